@@ -1,0 +1,3 @@
+"""Physics only: pure polars expressions and functions of tables. No input or output, no pipeline, no
+publishing.
+"""

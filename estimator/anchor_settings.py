@@ -1,0 +1,114 @@
+"""Turns measured rows into the columns that the physics reads: each anchor at exactly its own setting. Pure polars."""
+
+from __future__ import annotations
+
+import polars as pl
+
+from estimator.attention_state import (
+    CONV_BYTES,
+    cached_positions,
+    layer_kv_bytes,
+    layer_state_bytes,
+    read_positions,
+)
+from estimator.parallel import kv_replication
+from estimator.prefill import SCORED_MIXERS
+from estimator.recipes import expert_active_params
+from estimator.serving_cube import body_active_params
+from estimator.weights import dense_read_bytes, device_bytes, expert_bytes, expert_read_bytes
+
+MODEL_COLUMNS = (
+    "model", "n_layers", "n_moe_layers", "n_linear_layers", "hidden_size", "n_kv_heads", "attention_kind", "is_moe",
+    "n_experts", "n_experts_used", "embedding_params", "head_params", "is_tied", "per_layer_embedding_params",
+    "body_params", "expert_params", "active_params",
+)  # fmt: skip
+QUANT_COLUMNS = ("quant", "quant_class", "body_bpw", "embedding_bpw", "head_bpw", "scope", "compute_dtype")
+
+
+def with_recipe(
+    anchors: pl.LazyFrame,
+    models: pl.LazyFrame,
+    quants: pl.LazyFrame,
+    frameworks: pl.LazyFrame,
+    kv_dtypes: pl.LazyFrame,
+) -> pl.LazyFrame:
+    """Adds engine, parallel_mode, the model's and quant's columns, bytes of weights, and bytes per cache element.
+
+    `anchors`: gpu, n_gpus, model, framework, quant, kv_dtype. Rows whose quant has no known density, or whose cache type
+    no engine of ours has, drop out: there is nothing to compute for them. An engine without a stated way to split works
+    layer by layer.
+    """
+    engines = frameworks.select(
+        "framework",
+        "engine",
+        pl.col("parallel_mode").cast(pl.String).fill_null("layer"),
+        memory_utilization=pl.when(pl.col("memory_policy").cast(pl.String) == "utilization_of_total").then(
+            "memory_fraction"
+        ),
+    )
+    element = kv_dtypes.filter(pl.col("k_bytes_per_element").is_not_null(), pl.col("v_bytes_per_element").is_not_null())
+    sizes = element.group_by("kv_dtype").agg(
+        pl.col("k_bytes_per_element").max(), pl.col("v_bytes_per_element").max()
+    )
+    return (
+        anchors.join(engines, on="framework")
+        .join(models.select(*MODEL_COLUMNS), on="model")
+        .join(quants.select(*QUANT_COLUMNS).filter(pl.col("body_bpw").is_not_null()), on="quant")
+        .join(sizes, on="kv_dtype")
+        .with_columns(
+            dense_read_bytes=dense_read_bytes(),
+            expert_read_bytes=expert_read_bytes(),
+            expert_bytes=expert_bytes(),
+            weights_bytes=device_bytes(),
+            expert_active_params=expert_active_params(),
+            body_active_params=body_active_params(),
+            kv_replication=kv_replication(),
+        )
+    )
+
+
+def cache_at_depth(rows: pl.LazyFrame, layers: pl.LazyFrame, key: str, depth: str) -> pl.LazyFrame:
+    """One row per `key`: bytes of one sequence's cache at column `depth` of `rows`, on one GPU and whole.
+
+    `rows`: key, model, depth, k_bytes_per_element, v_bytes_per_element. Out: key, kv_sequence_bytes (kept),
+    kv_step_bytes (read per token, recurrent state read and written), kv_start_bytes (with an empty cache),
+    attention_prefill_flops (a prompt of that length), attention_decode_flops (one token at that depth).
+    """
+    count = pl.col("n_layers").cast(pl.Int64)
+    per_layer = (
+        rows.select(
+            key,
+            "model",
+            pl.col(depth).cast(pl.Int64).alias("context_tokens"),
+            "k_bytes_per_element",
+            "v_bytes_per_element",
+            n_gpus=pl.lit(1, dtype=pl.Int64),
+        )
+        .join(layers, on="model")
+        .with_columns(
+            kept=layer_kv_bytes(cached_positions()),
+            read=layer_kv_bytes(read_positions(), reads=True),
+            state=layer_state_bytes(CONV_BYTES),
+            prompt_flops=_attention_flops(prompt=True),
+            token_flops=_attention_flops(prompt=False),
+        )
+    )
+    return per_layer.group_by(key).agg(
+        kv_sequence_bytes=((pl.col("kept") + pl.col("state")) * count).sum(),
+        kv_step_bytes=((pl.col("read") + 2 * pl.col("state")) * count).sum(),
+        kv_start_bytes=(2 * pl.col("state") * count).sum(),
+        attention_prefill_flops=pl.col("prompt_flops").sum(),
+        attention_decode_flops=pl.col("token_flops").sum(),
+    )
+
+
+def _attention_flops(prompt: bool) -> pl.Expr:
+    """Attention operations of a run of layers, as `prefill.attention_flops` counts them, at the row's context."""
+    scored = pl.col("mixer").cast(pl.String).is_in(SCORED_MIXERS)
+    key_size = pl.coalesce("k_head_dim", "latent_dim").cast(pl.Float64)
+    value_size = pl.coalesce("v_head_dim", "k_head_dim", "latent_dim").cast(pl.Float64)
+    per_position = 2.0 * pl.col("n_layers") * pl.col("n_heads") * (key_size + value_size)
+    length = pl.col("context_tokens").cast(pl.Float64)
+    span = pl.min_horizontal(length, pl.col("window_tokens").cast(pl.Float64))
+    positions = span * length - span * span / 2 if prompt else span
+    return pl.when(scored).then(per_position * positions).otherwise(0.0).fill_null(0.0)

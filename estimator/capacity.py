@@ -1,0 +1,48 @@
+"""Does it fit: parts added up per GPU, compared with what the driver and the engine really leave. Pure expressions."""
+
+from __future__ import annotations
+
+import polars as pl
+
+BYTES_PER_GIB = 2**30
+GIB_DECIMALS = 3
+TIGHT_HEADROOM_GIB = 0.5
+TIGHT_HEADROOM_SHARE = 0.03
+VERDICTS = ("comfortable", "tight", "no_fit")
+VERDICT_TYPE = pl.Enum(VERDICTS)
+
+
+def gib(bytes_column: str) -> pl.Expr:
+    """A byte column in GiB, rounded to 0.001 GiB (1 MiB): what the cube publishes."""
+    return (pl.col(bytes_column).cast(pl.Float64) / BYTES_PER_GIB).round(GIB_DECIMALS)
+
+
+def total_gib() -> pl.Expr:
+    """Weights, KV cache and runtime per GPU, added as published, so that the parts of a row add up to its total."""
+    return (pl.col("weights_gib") + pl.col("kv_cache_gib") + pl.col("runtime_gib")).round(GIB_DECIMALS)
+
+
+def tight_above_gib(usable_gib: pl.Expr) -> pl.Expr:
+    """The total above which a fit is tight: less than 0.5 GiB or 3 % of the usable memory is left, the larger.
+
+    Source: this project's rule; engines' own totals scatter by 1 to 3 % between versions.
+    """
+    return usable_gib - pl.max_horizontal(pl.lit(TIGHT_HEADROOM_GIB), usable_gib * TIGHT_HEADROOM_SHARE)
+
+
+def verdict(total: pl.Expr, usable_gib: pl.Expr) -> pl.Expr:
+    """`comfortable`, `tight` or `no_fit` as an Enum; null where the usable memory is (no such system for this GPU)."""
+    code = (total > tight_above_gib(usable_gib)).cast(pl.UInt8) + (total > usable_gib).cast(pl.UInt8)
+    return code.cat.to(VERDICT_TYPE)
+
+
+def engine_usable_gib(usable_gib: pl.Expr, memory_gib: pl.Expr) -> pl.Expr:
+    """What the engine lets itself use: engines with a memory fraction take it of the total memory, never more than
+    the driver offers. Reads `memory_utilization` (null where the engine takes what it needs).
+
+    Source: vLLM 0.33.0 v1/worker/gpu_worker.py:753 (requested = total x utilization).
+    """
+    budget = pl.when(pl.col("memory_utilization").is_null()).then(None).otherwise(
+        memory_gib * pl.col("memory_utilization")
+    )
+    return pl.min_horizontal(usable_gib, budget)

@@ -1,0 +1,148 @@
+"""The cube `estimates`: one GPU meets all recipes it can run. Elementwise arithmetic only, so that 10^8 rows stream.
+
+`recipes` (see `recipes.recipes`) are sorted and typed by the caller; nothing here reorders or joins more than a table of
+a few dozen rows, except where measurements of this GPU exist.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import polars as pl
+
+from estimator.bound import decode_tok_s_bound
+from estimator.capacity import engine_usable_gib, verdict
+from estimator.decode import decode_tok_s
+from estimator.intervals import BASIS, basis, interval_table
+from estimator.measured import SETTING
+from estimator.prefill import prefill_tok_s, prompt_s, ttft_ms
+
+SIGNIFICANT_FIGURES = 3
+RATES = (
+    "weight_s_per_byte", "clock_s_per_byte", "kv_s_per_byte", "link_s_per_byte", "prefill_s_per_flop",
+    "attention_s_per_flop", "bound_s_per_byte", "bound_s_per_flop",
+)  # fmt: skip
+INTERVALS = ("interval_low", "interval_high", "measured_low", "measured_high")
+
+
+def published(value: pl.Expr) -> pl.Expr:
+    """A speed or time as published: three significant figures, which is more than any estimate knows."""
+    return value.cast(pl.Float32).round_sig_figs(SIGNIFICANT_FIGURES)
+
+
+def stacks(
+    gpu_rates: pl.DataFrame, evidence: pl.DataFrame, coefficients: pl.DataFrame, formats: pl.DataFrame
+) -> pl.DataFrame:
+    """Per gpu, engine, backend and kind of model (dense or MoE): the GPU's rates, the basis and the interval.
+
+    `gpu_rates`: `calibration.gpu_coefficients`; `evidence`: `measured.evidence`; `formats`: engine, backend. The basis
+    here is the one of a row without its own measurement; rows with one take `measured_low` and `measured_high`.
+    """
+    known = (
+        formats.select("engine", "backend")
+        .unique()
+        .join(gpu_rates, on="backend")
+        .join(evidence, on=["gpu", "engine", "backend"], how="left")
+        .join(pl.DataFrame({"is_moe": [False, True]}), how="cross")
+        .with_columns(
+            has_anchor_at_key=pl.lit(False),
+            device_has_anchor_for_engine=pl.col("device_measured"),
+            family_known=pl.col("family_measured"),
+            engine_known=pl.col("engine_measured"),
+        )
+        .with_columns(basis=basis())
+    )
+    spans = interval_table(coefficients)
+    measured = spans.filter(pl.col("basis").cast(pl.String) == "measured").select(
+        "backend", "is_moe", measured_low="interval_low", measured_high="interval_high"
+    )
+    return (
+        known.join(spans, on=["basis", "backend", "is_moe"])
+        .join(measured, on=["backend", "is_moe"])
+        .select("gpu", "engine", "backend", "is_moe", *[pl.col(name).cast(pl.Float32) for name in (*RATES, *INTERVALS)],
+                "basis")
+        .sort("gpu", "engine", "backend", "is_moe")
+    )  # fmt: skip
+
+
+def estimates(
+    recipes: pl.LazyFrame,
+    gpu: Mapping[str, object],
+    gpu_stacks: pl.LazyFrame,
+    measured_start: pl.LazyFrame | None,
+    measured_full: pl.LazyFrame | None,
+) -> pl.LazyFrame:
+    """The rows of one GPU, in the order of `recipes`, with every column of the table but typed ids.
+
+    `recipes`: those this GPU can run; `gpu`: gpu, memory_gib, usable_gib (own system), usable_windows_gib, citation;
+    `gpu_stacks`: this GPU's rows of `stacks`, its keys typed as in `recipes`; the measured frames: this GPU's rows of
+    `measured.measured_start` and `measured_full` typed likewise, or None where there are none.
+    """
+    rows = recipes.join(gpu_stacks, on=["engine", "backend", "is_moe"], how="left", maintain_order="left")
+    rows = _with_measured(rows, measured_start, measured_full)
+    return (
+        rows.with_columns(
+            gpu=pl.lit(gpu["gpu"]),
+            gpu_citation=pl.lit(gpu["citation"]),
+            verdict=verdict(pl.col("total_gib"), _usable(gpu, "usable_gib")),
+            verdict_windows=_windows_verdict(gpu),
+            has_measurement=pl.col("n_anchors") > 0,
+        )
+        .with_columns(
+            fits=pl.col("verdict") != "no_fit",
+            bound=decode_tok_s_bound("full"),
+            bound_start=decode_tok_s_bound("start"),
+            mid=decode_tok_s("full"),
+            start=decode_tok_s("start"),
+            prompt_seconds=prompt_s(),
+            low_share=pl.when("has_measurement").then("measured_low").otherwise("interval_low"),
+            high_share=pl.when("has_measurement").then("measured_high").otherwise("interval_high"),
+        )
+        .with_columns(
+            decode_tok_s_low=_if_fits(pl.col("mid") * pl.col("low_share")),
+            decode_tok_s_mid=_if_fits(pl.col("mid")),
+            decode_tok_s_high=_if_fits(pl.min_horizontal(pl.col("mid") * pl.col("high_share"), "bound")),
+            decode_tok_s_bound=_if_fits(pl.col("bound")),
+            decode_start_tok_s=_if_fits(pl.col("start")),
+            decode_start_tok_s_bound=_if_fits(pl.col("bound_start")),
+            prefill_tok_s=_if_fits(prefill_tok_s(pl.col("prompt_seconds"))),
+            ttft_ms=_if_fits(ttft_ms(pl.col("prompt_seconds"))),
+            basis=pl.when("has_measurement").then(pl.lit("measured", dtype=BASIS)).otherwise("basis"),
+        )
+    )
+
+
+def _if_fits(value: pl.Expr) -> pl.Expr:
+    return pl.when("fits").then(published(value))
+
+
+def _usable(gpu: Mapping[str, object], name: str) -> pl.Expr:
+    usable = pl.lit(gpu[name], dtype=pl.Float32)
+    return engine_usable_gib(usable, pl.lit(gpu["memory_gib"], dtype=pl.Float32))
+
+
+def _windows_verdict(gpu: Mapping[str, object]) -> pl.Expr:
+    if gpu["usable_windows_gib"] is None:
+        return pl.lit(None, dtype=pl.String)
+    return verdict(pl.col("total_gib"), _usable(gpu, "usable_windows_gib"))
+
+
+def _with_measured(
+    rows: pl.LazyFrame, measured_start: pl.LazyFrame | None, measured_full: pl.LazyFrame | None
+) -> pl.LazyFrame:
+    """Adds measured_start_tok_s, measured_full_tok_s and n_anchors; all empty when the GPU was never measured."""
+    if measured_start is None or measured_full is None:
+        nothing = pl.lit(None, dtype=pl.Float32)
+        return rows.with_columns(
+            measured_start_tok_s=nothing, measured_full_tok_s=nothing, n_anchors=pl.lit(0, dtype=pl.Int16)
+        )
+    setting = [name for name in SETTING if name != "gpu"]
+    return (
+        rows.join(measured_start, on=setting, how="left", maintain_order="left")
+        .join(measured_full, on=[*setting, "context_tokens"], how="left", maintain_order="left")
+        .with_columns(
+            published(pl.col("measured_start_tok_s")),
+            published(pl.col("measured_full_tok_s")),
+            n_anchors=(pl.col("n_start_anchors").fill_null(0) + pl.col("n_full_anchors").fill_null(0)).cast(pl.Int16),
+        )
+    )

@@ -1,0 +1,135 @@
+"""Weight memory: bytes on the device, on the host, in the file, and read for one token. Pure polars expressions.
+
+First version: parameter counts by role times storage density by role. What a role weighs is decided here; how many
+parameters it has comes from `parameters`, how dense a format stores it from the `quants` table.
+"""
+
+from __future__ import annotations
+
+import polars as pl
+
+from estimator.parallel import weights_per_gpu_bytes
+
+BITS_PER_BYTE = 8
+LLAMA_CPP_FAMILY = ("llama.cpp", "ik_llama.cpp")
+
+
+def body_bpw() -> pl.Expr:
+    """Bits per weight of attention, dense FFN and norms. Where the format covers only the routed experts they are stored
+    as the output matrix is: 16 bits in safetensors, Q8_0 in llama.cpp's MXFP4_MOE (llama-quant.cpp at 007dbbf3).
+    """
+    only_experts = pl.col("scope").cast(pl.String) == "experts"
+    return pl.when(only_experts).then("head_bpw").otherwise("body_bpw")
+
+
+def role_bytes(params: str, bpw: pl.Expr) -> pl.Expr:
+    """Whole bytes of `params` weights at `bpw` bits each."""
+    return (pl.col(params).cast(pl.Float64) * bpw / BITS_PER_BYTE).round(0)
+
+
+def head_bytes() -> pl.Expr:
+    """Bytes of the output matrix a token is read through: its own, or the tied embedding stored as one.
+
+    llama.cpp stores a tied embedding with the output's type and loads it as output
+    (TENSOR_DUPLICATED, llama.cpp@0c1e57098 src/llama-model-loader.cpp:1164-1168).
+    """
+    own = role_bytes("head_params", pl.col("head_bpw"))
+    tied = role_bytes("embedding_params", pl.col("head_bpw"))
+    return pl.when(pl.col("is_tied")).then(tied).otherwise(own)
+
+
+def embedding_bytes() -> pl.Expr:
+    """Bytes of the input embedding when it is a matrix of its own (0 when it is the tied output matrix)."""
+    untied = role_bytes("embedding_params", pl.col("embedding_bpw"))
+    return pl.when(pl.col("is_tied")).then(0.0).otherwise(untied)
+
+
+def host_bytes() -> pl.Expr:
+    """Bytes kept in host memory. llama.cpp and its wrappers keep the input embedding and per-layer embeddings there.
+
+    Source: llama.cpp@0c1e57098 src/llama-model.cpp:1604-1605 (`dev_input` is the CPU); per-layer embeddings as seen in
+    the planner's split of Gemma-4-E4B. A tied model has a host copy of the matrix beside the one on the GPU.
+    """
+    per_layer = role_bytes("per_layer_embedding_params", pl.col("embedding_bpw"))
+    input_copy = pl.when(pl.col("is_tied")).then(head_bytes()).otherwise(embedding_bytes())
+    return pl.when(keeps_embedding_on_host()).then(input_copy + per_layer).otherwise(0.0)
+
+
+def keeps_embedding_on_host() -> pl.Expr:
+    """Whether the engine looks embedding rows up in host memory."""
+    return pl.col("engine").is_in(LLAMA_CPP_FAMILY)
+
+
+def device_bytes() -> pl.Expr:
+    """Bytes of all weights on all GPUs together, before they are split."""
+    on_device = embedding_bytes() + role_bytes("per_layer_embedding_params", pl.col("embedding_bpw"))
+    rest = pl.when(keeps_embedding_on_host()).then(0.0).otherwise(on_device)
+    return layer_bytes() + head_bytes() + rest
+
+
+def file_bytes() -> pl.Expr:
+    """Bytes of the published weights: every tensor once, without the file's header and without MTP blocks."""
+    per_layer = role_bytes("per_layer_embedding_params", pl.col("embedding_bpw"))
+    return layer_bytes() + head_bytes() + embedding_bytes() + per_layer
+
+
+def dense_read_bytes() -> pl.Expr:
+    """Bytes every token reads whatever its experts: all layers without routed experts, and the output matrix.
+
+    Of the input embedding one row is read, which is left out (it is under 0.01 % of the rest).
+    """
+    return role_bytes("body_params", body_bpw()) + head_bytes()
+
+
+def expert_bytes() -> pl.Expr:
+    """Bytes of all routed experts."""
+    return role_bytes("expert_params", pl.col("body_bpw"))
+
+
+def expert_read_bytes() -> pl.Expr:
+    """Bytes of the routed experts that one token reads: K of E."""
+    share = pl.col("n_experts_used").cast(pl.Float64) / pl.col("n_experts").cast(pl.Float64)
+    return (expert_bytes() * share.fill_null(0.0)).round(0)
+
+
+def weights(models: pl.LazyFrame, formats: pl.LazyFrame, n_gpus: pl.LazyFrame) -> pl.LazyFrame:
+    """The table `weights`: model x framework x quant x n_gpus.
+
+    `models`: the models table's parameter columns, n_layers and citation; `formats`: framework, engine, parallel_mode, quant and the quants
+    table's body_bpw, embedding_bpw, head_bpw, scope, quant_citation; `n_gpus`: one column of counts. Formats without a
+    density, and formats that cover only experts on models without any, are left out. Bytes are whole numbers.
+    """
+    dense_formats = formats.filter(pl.col("body_bpw").is_not_null())
+    per_format = (
+        models.join(dense_formats, how="cross")
+        .filter((pl.col("scope") != "experts") | (pl.col("expert_params") > 0))
+        .with_columns(
+            device_bytes=device_bytes(),
+            body_bytes=layer_bytes(),
+            head_bytes=device_bytes() - layer_bytes(),
+            host_bytes=host_bytes(),
+            file_bytes=file_bytes(),
+            dense_read_bytes=dense_read_bytes(),
+            expert_bytes=expert_bytes(),
+            expert_read_bytes=expert_read_bytes(),
+        )
+    )
+    split = per_format.join(n_gpus, how="cross").filter(
+        (pl.col("n_gpus") == 1) | (pl.col("parallel_mode") != "none")
+    )
+    byte_columns = ("device_bytes", "host_bytes", "file_bytes", "dense_read_bytes", "expert_bytes", "expert_read_bytes")
+    return split.select(
+        "model",
+        "framework",
+        "quant",
+        pl.col("n_gpus").cast(pl.Int16),
+        weights_bytes=weights_per_gpu_bytes().ceil().cast(pl.Int64),
+        **{name: pl.col(name).cast(pl.Int64) for name in byte_columns},
+        model_citation=pl.col("model_citation"),
+        quant_citation=pl.col("quant_citation"),
+    ).sort("model", "framework", "quant", "n_gpus")
+
+
+def layer_bytes() -> pl.Expr:
+    """Bytes of all layers, routed experts included."""
+    return role_bytes("body_params", body_bpw()) + expert_bytes()

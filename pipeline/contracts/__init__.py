@@ -1,0 +1,1 @@
+"""Strict readers of `sources/`: one module per kind of file, every fault collected, none raised alone."""

@@ -1,0 +1,70 @@
+"""Reads all of `sources/` as one: either every file is sound and every table comes back, or all faults are raised."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from pathlib import Path
+
+import polars as pl
+
+from estimator import rule_of_thumb
+from pipeline.contracts.citations import check_citation_use, read_citations
+from pipeline.contracts.citing import CitationUse
+from pipeline.contracts.coefficients import read_coefficients
+from pipeline.contracts.faults import FaultLog
+from pipeline.contracts.frameworks import read_frameworks
+from pipeline.contracts.gpus import read_gpus
+from pipeline.contracts.grid import GRID_FILE, check_grid_ids, read_grid
+from pipeline.contracts.kv_dtypes import read_kv_dtypes
+from pipeline.contracts.labels import read_labels
+from pipeline.contracts.launch_templates import read_launch_templates
+from pipeline.contracts.measurements import read_measurements
+from pipeline.contracts.models import read_models
+from pipeline.contracts.quants import read_quants
+from pipeline.contracts.support import read_support
+from warehouse.dictionary import conform
+
+
+def read_sources(root: Path) -> dict[str, pl.DataFrame]:
+    """Every table that comes from `sources/`, by name, each with exactly the columns of its dictionary.
+
+    Raises SourceFaults with all faults of all files; nothing is written here. The grid is checked too (see `grid`).
+    """
+    log, use = FaultLog(root), CitationUse()
+    tables = {**read_gpus(root, log, use), **read_models(root, log, use), **read_quants(root, log, use)}
+    tables |= read_frameworks(root, log, use)
+    frameworks = _ids(tables, "frameworks", "framework")
+    tables["kv_dtypes"] = read_kv_dtypes(root, log, use, frameworks)
+    tables["launch_templates"] = read_launch_templates(root, log, use, frameworks)
+    caches = _ids(tables, "kv_dtypes", "kv_dtype")
+    tables |= read_support(root, log, use, frameworks, _ids(tables, "quants", "quant"), caches)
+    tables["coefficients"] = read_coefficients(root, log, use)
+    tables["labels"] = read_labels(root, log, use)
+    tables |= read_measurements(root, tables, log, use)
+    _check_grid(root, tables, log)
+    use.note(rule_of_thumb.CITATION, root / GRID_FILE)
+    tables["citations"] = read_citations(root, log)
+    check_citation_use(root, tables["citations"], use, log)
+    log.raise_if_any()
+    tables["facts"] = facts(use)
+    return {name: conform(table, name) for name, table in tables.items()}
+
+
+def facts(use: CitationUse) -> pl.DataFrame:
+    """The table `facts`: one row per cited field of a record, its value as written, and its source."""
+    columns = ["table_name", "record", "field", "value", "citation"]
+    rows = pl.DataFrame(use.facts, schema=dict.fromkeys(columns, pl.String), orient="row")
+    return rows.unique(["table_name", "record", "field", "citation"], keep="first").sort(
+        "table_name", "record", "field", "citation"
+    )
+
+
+def _ids(tables: dict[str, pl.DataFrame], table: str, column: str) -> Collection[str]:
+    return tables[table].get_column(column).unique().sort().to_list()
+
+
+def _check_grid(root: Path, tables: dict[str, pl.DataFrame], log: FaultLog) -> None:
+    grid = read_grid(root, log)
+    if grid is not None:
+        kinds = {"gpu": "gpus", "model": "models", "framework": "frameworks", "quant": "quants", "kv_dtype": "kv_dtypes"}
+        check_grid_ids(root, grid, {kind: _ids(tables, table, kind) for kind, table in kinds.items()}, log)

@@ -1,0 +1,3 @@
+"""Publishing only: the column dictionary, the file formats and the release. Knows no physics and no
+pipeline.
+"""

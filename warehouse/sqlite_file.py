@@ -1,0 +1,231 @@
+"""Builds `tokcube.sqlite`: every small table with its constraints, the dictionary as tables, no cubes.
+
+Written by Python's own sqlite3 (DuckDB's SQLite extension is not part of its wheel). SQLite has no column
+comments, so the tables `tables` and `columns` say what everything means.
+
+A table of millions of rows (`CODED_TABLES`) is stored in three parts so that it stays small: each text of its
+key as a number with a table of names, its other words together as one number (few combinations exist), its
+measures as whole hundred-thousandths. A view of the table's own name puts it together, with five decimals.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from pathlib import Path
+
+import polars as pl
+
+from warehouse import dataset, parquet
+from warehouse.atomic import whole_file
+from warehouse.dictionary import Column, Table, table, table_names
+
+FILE_NAME = "tokcube.sqlite"
+CODED_TABLES = ("best_fit",)
+SCALE = (
+    100_000  # 3 significant figures stay exact down to 0.001, and 9 in 10 values need 4 bytes instead of 8
+)
+
+_PAGE_BYTES = 8192  # a tenth faster to fill than 4096
+_SQL_TYPES = {
+    "f32": "REAL",
+    "f64": "REAL",
+    "i16": "INTEGER",
+    "i32": "INTEGER",
+    "i64": "INTEGER",
+    "bool": "INTEGER",
+}
+_WORDS = ("str", "id", "enum")
+_MEASURES = ("f32", "f64")
+
+
+def build_sqlite(folder: Path, version: str) -> Path:
+    """Write `<folder>/tokcube.sqlite` from the Parquet files of the release folder, whole or not at all.
+
+    Same rows, same bytes (for one SQLite version): fixed page size, rows in key order, no clock.
+    """
+    path = folder / FILE_NAME
+    with whole_file(path) as partial:
+        connection = sqlite3.connect(partial, isolation_level=None)
+        try:
+            _write_all(connection, folder, version)
+        finally:
+            connection.close()
+    return path
+
+
+def _write_all(connection: sqlite3.Connection, folder: Path, version: str) -> None:
+    # The file is thrown away when anything fails, so it needs no journal
+    for pragma in (
+        f"page_size = {_PAGE_BYTES}",
+        "journal_mode = OFF",
+        "synchronous = OFF",
+        "cache_size = -65536",
+    ):
+        connection.execute(f"PRAGMA {pragma}")
+    present = [
+        one for one in map(table, table_names()) if not one.is_cube and parquet.table_files(folder, one.name)
+    ]
+    connection.execute("BEGIN")
+    _write_dictionary(connection, present, version)
+    for one in present:
+        frame = parquet.scan_table(folder, one.name)
+        if one.name in CODED_TABLES:
+            _write_coded(connection, one, frame.collect())
+        else:
+            _write_plain(connection, one, frame.collect(), present)
+    connection.execute("COMMIT")
+
+
+def _write_dictionary(connection: sqlite3.Connection, present: list[Table], version: str) -> None:
+    connection.execute(
+        "CREATE TABLE dataset (name TEXT PRIMARY KEY NOT NULL, value TEXT NOT NULL) WITHOUT ROWID"
+    )
+    facts = {
+        "dataset": dataset.DATASET,
+        "version": version,
+        "schema_version": dataset.SCHEMA_VERSION,
+        "licence": dataset.LICENCE,
+    }
+    connection.executemany("INSERT INTO dataset VALUES (?, ?)", sorted(facts.items()))
+    connection.execute(
+        "CREATE TABLE tables (table_name TEXT PRIMARY KEY NOT NULL, title TEXT NOT NULL, "
+        "description TEXT NOT NULL, key TEXT NOT NULL) WITHOUT ROWID"
+    )
+    connection.executemany(
+        "INSERT INTO tables VALUES (?, ?, ?, ?)",
+        [(one.name, one.title, one.description, ", ".join(one.key)) for one in present],
+    )
+    connection.execute(
+        "CREATE TABLE columns (table_name TEXT NOT NULL REFERENCES tables, position INTEGER NOT NULL, "
+        "name TEXT NOT NULL, unit TEXT NOT NULL, description TEXT NOT NULL, PRIMARY KEY (table_name, name)) "
+        "WITHOUT ROWID"
+    )
+    connection.executemany(
+        "INSERT INTO columns VALUES (?, ?, ?, ?, ?)",
+        [
+            (one.name, position, column.name, column.unit, column.description)
+            for one in present
+            for position, column in enumerate(one.columns, start=1)
+        ],
+    )
+
+
+def _write_plain(
+    connection: sqlite3.Connection, one: Table, frame: pl.DataFrame, present: list[Table]
+) -> None:
+    parts = [
+        f"{_name(column.name)} {_sql_type(column)}{_constraints(column, present)}" for column in one.columns
+    ]
+    parts.append(f"PRIMARY KEY ({', '.join(_name(column) for column in one.key)})")
+    connection.execute(f"CREATE TABLE {_name(one.name)} ({', '.join(parts)})")
+    _insert(connection, one.name, frame.select(_sqlite_value(column) for column in one.columns))
+
+
+def _write_coded(connection: sqlite3.Connection, one: Table, frame: pl.DataFrame) -> None:
+    """Store a table as described at the top: `<table>_rows`, `<table>_<column>`, `<table>_recipe`, a view."""
+    measures = [column for column in one.columns if column.dtype in _MEASURES]
+    coded_keys = [column for column in one.columns if column.name in one.key and column.dtype in _WORDS]
+    plain_keys = [column for column in one.columns if column.name in one.key and column.dtype not in _WORDS]
+    recipe = [column for column in one.columns if column.name not in one.key and column not in measures]
+    keys = coded_keys + plain_keys  # names first: a question names a gpu and a model, seldom how many gpus
+
+    parts: list[tuple[str, list[Column]]] = [(column.name, [column]) for column in coded_keys]
+    if recipe:
+        parts.append(("recipe", recipe))
+    coded = frame
+    for part, columns in parts:
+        names = [column.name for column in columns]
+        codes = frame.select(names).unique().sort(names).with_row_index("code")
+        _write_codes(connection, f"{one.name}_{part}", columns, codes)
+        coded = coded.join(
+            codes.rename({"code": f"{part}_code"}),
+            on=names,
+            how="left",
+            maintain_order="left",
+            nulls_equal=True,
+        )
+    rows = coded.select(
+        *(f"{column.name}_code" for column in coded_keys),
+        *(_sqlite_value(column) for column in plain_keys),
+        *(["recipe_code"] if recipe else []),
+        *((pl.col(column.name).cast(pl.Float64) * SCALE).round().cast(pl.Int64) for column in measures),
+    )
+    stored_keys = [f"{column.name}_code" for column in coded_keys] + [column.name for column in plain_keys]
+    definitions = ", ".join(f"{_name(name)} INTEGER" for name in rows.columns)
+    connection.execute(
+        f"CREATE TABLE {_name(one.name + '_rows')} ({definitions}, "
+        f"PRIMARY KEY ({', '.join(_name(name) for name in stored_keys)})) WITHOUT ROWID"
+    )
+    _insert(connection, f"{one.name}_rows", rows.sort(stored_keys))
+    connection.execute(_coded_view(one, [part for part, _ in parts], keys, recipe, measures))
+
+
+def _write_codes(
+    connection: sqlite3.Connection, name: str, columns: list[Column], codes: pl.DataFrame
+) -> None:
+    definitions = ", ".join(f"{_name(column.name)} {_sql_type(column)}" for column in columns)
+    unique = ", ".join(_name(column.name) for column in columns)
+    connection.execute(
+        f"CREATE TABLE {_name(name)} (code INTEGER PRIMARY KEY, {definitions}, UNIQUE ({unique}))"
+    )
+    _insert(connection, name, codes.select("code", *(_sqlite_value(column) for column in columns)))
+
+
+def _coded_view(
+    one: Table, parts: list[str], keys: list[Column], recipe: list[Column], measures: list[Column]
+) -> str:
+    in_recipe = {column.name for column in recipe}
+    scaled = {column.name for column in measures}
+    own_part = {column.name for column in keys if column.name in parts}
+
+    def expression(name: str) -> str:
+        if name in scaled:
+            return f"r.{_name(name)} / {SCALE}.0 AS {_name(name)}"
+        source = _name(f"{one.name}_{name}") if name in own_part else "c" if name in in_recipe else "r"
+        return f"{source}.{_name(name)} AS {_name(name)}"
+
+    selected = ", ".join(expression(name) for name in one.column_names)
+    joins = " ".join(
+        f"JOIN {_name(f'{one.name}_{part}')}{' AS c' if part == 'recipe' else ''} "
+        f"ON {'c' if part == 'recipe' else _name(f'{one.name}_{part}')}.code = r.{_name(part + '_code')}"
+        for part in parts
+    )
+    return f"CREATE VIEW {_name(one.name)} AS SELECT {selected} FROM {_name(one.name + '_rows')} AS r {joins}"
+
+
+def _insert(connection: sqlite3.Connection, name: str, frame: pl.DataFrame) -> None:
+    places = ", ".join("?" for _ in frame.columns)
+    statement = f"INSERT INTO {_name(name)} VALUES ({places})"
+    connection.executemany(statement, frame.iter_rows())
+
+
+def _sqlite_value(column: Column) -> pl.Expr:
+    """The column as SQLite stores it: dates as ISO text, truth as 0 and 1, 32-bit floats as they are written.
+
+    47.8 in 32 bits is 47.7999992 in 64; through its text it stays 47.8.
+    """
+    value = pl.col(column.name)
+    if column.dtype == "bool":
+        return value.cast(pl.Int8)
+    if column.dtype == "f32":
+        return value.cast(pl.String).cast(pl.Float64)
+    return value if column.dtype in _SQL_TYPES else value.cast(pl.String)
+
+
+def _sql_type(column: Column) -> str:
+    return _SQL_TYPES.get(column.dtype, "TEXT")
+
+
+def _constraints(column: Column, present: list[Table]) -> str:
+    words = "" if column.nullable else " NOT NULL"
+    if column.references:
+        target_name, target_column = column.references.split(".")
+        # SQLite only accepts a reference to a column that is unique by itself
+        for target in present:
+            if target.name == target_name and target.key == (target_column,):
+                words += f" REFERENCES {_name(target_name)}({_name(target_column)})"
+    return words
+
+
+def _name(identifier: str) -> str:
+    return '"' + identifier.replace('"', '""') + '"'
