@@ -47,7 +47,8 @@ format: $(READY)
 
 # All state of the UI (runs, logs, asset history) is kept in .dagster/, which git ignores.
 ui: $(READY) .dagster/dagster.yaml
-	DAGSTER_HOME="$(CURDIR)/.dagster" $(VENV)/bin/dagster dev \
+	@echo "http://127.0.0.1:$(UI_PORT) in about twenty seconds; stop it with Ctrl-C"
+	DAGSTER_HOME="$(CURDIR)/.dagster" PYTHONWARNINGS=ignore $(VENV)/bin/dagster dev \
 		--module-name pipeline.definitions --host 127.0.0.1 --port $(UI_PORT)
 
 .dagster/dagster.yaml: dagster.yaml

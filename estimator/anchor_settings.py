@@ -22,7 +22,7 @@ MODEL_COLUMNS = (
     "n_experts", "n_experts_used", "embedding_params", "head_params", "is_tied", "per_layer_embedding_params",
     "body_params", "expert_params", "active_params",
 )  # fmt: skip
-QUANT_COLUMNS = ("quant", "quant_class", "body_bpw", "embedding_bpw", "head_bpw", "scope", "compute_dtype")
+QUANT_COLUMNS = ("quant", "quant_class", "body_bpw", "rest_bpw", "embedding_bpw", "head_bpw", "scope", "compute_dtype")
 
 
 def with_recipe(

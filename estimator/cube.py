@@ -31,11 +31,16 @@ def published(value: pl.Expr) -> pl.Expr:
 
 
 def stacks(
-    gpu_rates: pl.DataFrame, evidence: pl.DataFrame, coefficients: pl.DataFrame, formats: pl.DataFrame
+    gpu_rates: pl.DataFrame,
+    evidence: pl.DataFrame,
+    coefficients: pl.DataFrame,
+    formats: pl.DataFrame,
+    quantity: str = "decode",
 ) -> pl.DataFrame:
     """Per gpu, engine, backend and kind of model (dense or MoE): the GPU's rates, the basis and the interval.
 
-    `gpu_rates`: `calibration.gpu_coefficients`; `evidence`: `measured.evidence`; `formats`: engine, backend. The basis
+    `gpu_rates`: `calibration.gpu_coefficients`; `evidence`: `measured.evidence`; `formats`: engine, backend; `quantity`:
+    whose interval (decode or serving). The basis
     here is the one of a row without its own measurement; rows with one take `measured_low` and `measured_high`.
     """
     known = (
@@ -52,7 +57,7 @@ def stacks(
         )
         .with_columns(basis=basis())
     )
-    spans = interval_table(coefficients)
+    spans = interval_table(coefficients, quantity)
     measured = spans.filter(pl.col("basis").cast(pl.String) == "measured").select(
         "backend", "is_moe", measured_low="interval_low", measured_high="interval_high"
     )

@@ -18,6 +18,8 @@ from estimator.attention_state import (
 from estimator.parallel import fullest_stage_fraction, tensor_ranks
 
 LLAMA_CPP_CONV_BYTES = 4
+# Architectures whose windows llama.cpp does not use: it keeps the whole context (planner of 0c1e57098, all settings).
+LLAMA_CPP_WITHOUT_WINDOWS = ("mistral", "phi3", "starcoder2")
 
 
 def window_cells(window_tokens: pl.Expr, context_tokens: pl.Expr) -> pl.Expr:
@@ -66,7 +68,7 @@ def kv_cache(
 ) -> pl.LazyFrame:
     """The table `kv_cache`: model x framework x kv_dtype x context_tokens x n_gpus -> bytes.
 
-    `models`: model, n_layers, model_citation; `layers`: the table; `storages`: framework, parallel_mode, kv_dtype,
+    `models`: model, model_type, n_layers, model_citation; `layers`: the table; `storages`: framework, parallel_mode, kv_dtype,
     k_bytes_per_element, v_bytes_per_element, kv_dtype_citation and the columns of `engine_windows`. Out: needed_bytes and
     reserved_bytes on the fullest GPU, read_bytes and start_read_bytes (what one token reads, all GPUs together, one
     copy: with the cache full, and with it empty, which is recurrent state only).
@@ -74,8 +76,13 @@ def kv_cache(
     settings = _settings(storages, contexts, n_gpus)
     rows = pl.concat(
         [
-            _cache_rows(layers, settings.filter(pl.col("is_llama_cpp")), LLAMA_CPP_CONV_BYTES),
-            _cache_rows(layers, settings.filter(~pl.col("is_llama_cpp")), CONV_BYTES),
+            _cache_rows(
+                layers,
+                llama_cpp_layers(layers, models),
+                settings.filter(pl.col("is_llama_cpp")),
+                LLAMA_CPP_CONV_BYTES,
+            ),
+            _cache_rows(layers, layers, settings.filter(~pl.col("is_llama_cpp")), CONV_BYTES),
         ]
     )
     keys = ["context_tokens", "k_bytes_per_element", "v_bytes_per_element", "is_llama_cpp", "slots", "window_slack_tokens",
@@ -119,7 +126,19 @@ def _settings(storages: pl.LazyFrame, contexts: pl.LazyFrame, n_gpus: pl.LazyFra
     )
 
 
-def _cache_rows(layers: pl.LazyFrame, settings: pl.LazyFrame, conv_bytes: int) -> pl.LazyFrame:
+def llama_cpp_layers(layers: pl.LazyFrame, models: pl.LazyFrame) -> pl.LazyFrame:
+    """The layers as llama.cpp caches them: no window for architectures whose window it does not use."""
+    unused = pl.col("model_type").is_in(LLAMA_CPP_WITHOUT_WINDOWS).fill_null(False)
+    window = pl.when(unused).then(None).otherwise("window_tokens")
+    return (
+        layers.join(models.select("model", "model_type"), on="model").with_columns(window_tokens=window).drop("model_type")
+    )
+
+
+def _cache_rows(
+    layers: pl.LazyFrame, engine_layers: pl.LazyFrame, settings: pl.LazyFrame, conv_bytes: int
+) -> pl.LazyFrame:
+    """Bytes needed (by the model's `layers`) and reserved (by the layers as the engine caches them) per setting."""
     keys = ["model", *settings.collect_schema()]
     needed = cache_bytes_by_setting(layers, settings, conv_bytes).select(
         *keys,
@@ -127,7 +146,7 @@ def _cache_rows(layers: pl.LazyFrame, settings: pl.LazyFrame, conv_bytes: int) -
         start_read_bytes=2 * pl.col("state_bytes"),
         read_bytes=pl.col("kv_read_bytes"),
     )
-    widened = layers.join(settings, how="cross").with_columns(
+    widened = engine_layers.join(settings, how="cross").with_columns(
         window_tokens=window_cells(pl.col("window_tokens").cast(pl.Int64), pl.col("context_tokens"))
     )
     reserved = _reserved(widened, keys, conv_bytes)

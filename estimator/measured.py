@@ -16,6 +16,11 @@ def accepted_decode(anchors: pl.LazyFrame) -> pl.LazyFrame:
     return anchors.filter(pl.col("state") == "accepted", pl.col("decode_tok_s").is_not_null())
 
 
+def accepted_serving(anchors: pl.LazyFrame) -> pl.LazyFrame:
+    """Measured throughput of many requests that counts as evidence for an engine on a device."""
+    return anchors.filter(pl.col("state") == "accepted", pl.col("output_tok_s").is_not_null())
+
+
 def measured_start(anchors: pl.LazyFrame) -> pl.LazyFrame:
     """Median speed per setting with an almost empty cache (depth under 1,500 tokens).
 
@@ -48,14 +53,13 @@ def measured_full(anchors: pl.LazyFrame, contexts: pl.LazyFrame) -> pl.LazyFrame
 
 
 def evidence(anchors: pl.LazyFrame, gpus: pl.LazyFrame) -> pl.LazyFrame:
-    """For every gpu x engine x backend: how near the nearest accepted measurement is.
+    """For every gpu x engine x backend: how near the nearest measurement is.
 
-    `anchors` with engine added; `gpus`: gpu, family. Out: gpu, engine, backend, device_measured, family_measured,
+    `anchors`: accepted ones (`accepted_decode`, `accepted_serving`) with engine added; `gpus`: gpu, family. Out: gpu, engine, backend, device_measured, family_measured,
     engine_measured (booleans); rows for every GPU and every engine and backend that was ever measured.
     """
     seen = (
-        accepted_decode(anchors)
-        .join(gpus.select("gpu", "family"), on="gpu")
+        anchors.join(gpus.select("gpu", "family"), on="gpu")
         .select("gpu", "family", "engine", "backend")
         .unique()
     )

@@ -15,11 +15,8 @@ LLAMA_CPP_FAMILY = ("llama.cpp", "ik_llama.cpp")
 
 
 def body_bpw() -> pl.Expr:
-    """Bits per weight of attention, dense FFN and norms. Where the format covers only the routed experts they are stored
-    as the output matrix is: 16 bits in safetensors, Q8_0 in llama.cpp's MXFP4_MOE (llama-quant.cpp at 007dbbf3).
-    """
-    only_experts = pl.col("scope").cast(pl.String) == "experts"
-    return pl.when(only_experts).then("head_bpw").otherwise("body_bpw")
+    """Bits per weight of attention, dense FFN and norms: rest_bpw where the format covers only the routed experts."""
+    return pl.coalesce("rest_bpw", "body_bpw")
 
 
 def role_bytes(params: str, bpw: pl.Expr) -> pl.Expr:
@@ -96,7 +93,7 @@ def weights(models: pl.LazyFrame, formats: pl.LazyFrame, n_gpus: pl.LazyFrame) -
     """The table `weights`: model x framework x quant x n_gpus.
 
     `models`: the models table's parameter columns, n_layers and citation; `formats`: framework, engine, parallel_mode, quant and the quants
-    table's body_bpw, embedding_bpw, head_bpw, scope, quant_citation; `n_gpus`: one column of counts. Formats without a
+    table's body_bpw, rest_bpw, embedding_bpw, head_bpw, scope, quant_citation; `n_gpus`: one column of counts. Formats without a
     density, and formats that cover only experts on models without any, are left out. Bytes are whole numbers.
     """
     dense_formats = formats.filter(pl.col("body_bpw").is_not_null())

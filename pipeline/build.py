@@ -12,6 +12,7 @@ from pathlib import Path
 import dagster as dg
 from dagster_shared.error import SerializableErrorInfo
 
+from pipeline.assets.release import RELEASE
 from pipeline.definitions import assemble
 from pipeline.grid_resource import project_grid
 from pipeline.jobs import BUILD
@@ -177,6 +178,6 @@ def _warnings(result: dg.ExecuteInProcessResult) -> Iterator[str]:
 def _release_folder(result: dg.ExecuteInProcessResult) -> Path | None:
     for event in result.get_asset_materialization_events():
         metadata = event.materialization.metadata
-        if event.asset_key == dg.AssetKey("release") and "folder" in metadata:
+        if event.asset_key == dg.AssetKey(RELEASE) and "folder" in metadata:
             return Path(str(metadata["folder"].value))
     return None

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import dagster as dg
 import polars as pl
 
+from estimator.residuals import ABOVE_BOUND
 from pipeline.asset_metadata import findings
 from pipeline.table_store import NotStaged, TableStore
 from warehouse.dictionary import Table, Violation, violations
@@ -81,9 +82,9 @@ SHARES: dict[str, tuple[Share, ...]] = {
     "anchor_residuals": (
         Share(
             "the_bound_holds",
-            "At most 0.5 % of accepted decode measurements are above the physical limit.",
+            "At most 0.5 % of otherwise sound decode measurements are above the physical limit.",
             (pl.col("metric").cast(pl.String) == "decode_tok_s")
-            & (pl.col("state").cast(pl.String) == "accepted")
+            & ((pl.col("state").cast(pl.String) == "accepted") | (pl.col("reason") == ABOVE_BOUND))
             & pl.col("is_above_bound").is_not_null(),
             pl.col("is_above_bound"),
             _ABOVE_BOUND_ALLOWED,

@@ -104,6 +104,10 @@ def build(
         console.print(
             f"version [bold]{built.version}[/bold], grid {built.grid}, from {escape(str(built.sources))}"
         )
+        if (built.releases / built.version).exists():
+            console.print(
+                "this version is released already, so the build must come out the same", style="yellow"
+            )
         progress = ProgressBars(bars) if console.is_terminal else Messages(console.print)
         with bars:
             report = build_dataset(built, progress)

@@ -43,7 +43,7 @@ def assemble(
         asset_checks=[table_checks(one, gpus) for one in made],
         jobs=[
             build_job(gpu_partitions(gpus)),
-            source_job([one.name for one in made if one.room == "sources"]),
+            source_job(),
         ],
         resources={
             "io_manager": table_io(gpus, progress, with_pictures),

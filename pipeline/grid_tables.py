@@ -46,6 +46,7 @@ def formats(
         "quant",
         "quant_class",
         "body_bpw",
+        "rest_bpw",
         "embedding_bpw",
         "head_bpw",
         "scope",
@@ -69,6 +70,18 @@ def formats(
         .with_row_index("format")
         .collect()
     )
+
+
+def without_densities(numbered: pl.DataFrame) -> pl.LazyFrame:
+    """The formats without what only weights need (the table `weights` carries the quant's citation)."""
+    return numbered.lazy().drop(
+        "body_bpw", "rest_bpw", "embedding_bpw", "head_bpw", "scope", "quant_citation"
+    )
+
+
+def serving_formats(numbered: pl.DataFrame) -> pl.DataFrame:
+    """The formats of engines that serve many requests, through the GPU maker's own stack."""
+    return numbered.filter("serves", pl.col("backend") != "vulkan")
 
 
 def weight_formats(numbered: pl.DataFrame) -> pl.LazyFrame:

@@ -18,6 +18,7 @@ from pipeline.table_store import TableStore
 
 RANGE_START = "dagster/asset_partition_range_start"
 RANGE_END = "dagster/asset_partition_range_end"
+_SHOWN = 5
 
 
 class StalePartitions(Exception):
@@ -52,12 +53,15 @@ def every_partition(partitions: dg.StaticPartitionsDefinition) -> dict[str, str]
 
 def check_current(loaded: Collection[str], published: Collection[str]) -> None:
     """Raise StalePartitions when the gpus known at load time are not the published ones any more."""
-    added, removed = sorted(set(published) - set(loaded)), sorted(set(loaded) - set(published))
-    if added or removed:
-        changes = [f"new: {', '.join(added)}"] * bool(added) + [f"gone: {', '.join(removed)}"] * bool(removed)
-        raise StalePartitions(
-            f"the gpus in sources/ have changed, reload the code location ({'; '.join(changes)})"
-        )
+    changes = {"new": set(published) - set(loaded), "gone": set(loaded) - set(published)}
+    if any(changes.values()):
+        said = "; ".join(f"{what}: {_some(gpus)}" for what, gpus in changes.items() if gpus)
+        raise StalePartitions(f"the gpus in sources/ have changed, reload the code location ({said})")
+
+
+def _some(gpus: Collection[str]) -> str:
+    shown = ", ".join(sorted(gpus)[:_SHOWN])
+    return shown if len(gpus) <= _SHOWN else f"{shown} and {len(gpus) - _SHOWN} more"
 
 
 def fill_partitions(

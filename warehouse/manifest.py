@@ -1,6 +1,7 @@
 """The manifest of a release: every file with its size, hash and rows, and what they are together.
 
-It holds no time and no machine: two builds of the same content have the same manifest.
+It holds no time and no machine. Two builds of the same content have the same manifest but for the bytes of
+the DuckDB file, which has a `content_sha256` to compare instead.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from warehouse import dataset, parquet
+from warehouse import dataset, duckdb_file, parquet
 from warehouse.atomic import write_text
 from warehouse.dictionary import table_names
 
@@ -21,7 +22,7 @@ Manifest = dict[str, Any]
 
 
 def build_manifest(folder: Path, version: str) -> Manifest:
-    """Describe all files below `folder` but the manifest: path, bytes, sha256, and rows of Parquet files."""
+    """Describe all files below `folder` but the manifest: path, bytes, sha256, rows of Parquet files."""
     paths = sorted(path for path in folder.rglob("*") if path.is_file() and path != folder / FILE_NAME)
     with ThreadPoolExecutor(max_workers=4) as pool:  # hashing leaves Python's lock
         files = list(pool.map(lambda path: _file_record(folder, path), paths))
@@ -68,7 +69,7 @@ def manifest_differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> list
             found.append(f"{path} would be gone")
         elif path not in old_files:
             found.append(f"{path} would be new")
-        elif old_files[path] != new_files[path]:
+        elif not _is_same(old_files[path], new_files[path]):
             found.append(f"{path} differs{_row_change(old_files[path], new_files[path])}")
     return found
 
@@ -87,7 +88,14 @@ def _file_record(folder: Path, path: Path) -> dict[str, Any]:
     }
     if path.suffix == ".parquet":
         record["rows"] = parquet.row_count(path)
+    if path == folder / duckdb_file.FILE_NAME:
+        record["content_sha256"] = duckdb_file.content_hash(folder)
     return record
+
+
+def _is_same(old: Mapping[str, Any], new: Mapping[str, Any]) -> bool:
+    field = "content_sha256" if "content_sha256" in old and "content_sha256" in new else "sha256"
+    return bool(old[field] == new[field])
 
 
 def _row_change(old: Mapping[str, Any], new: Mapping[str, Any]) -> str:

@@ -5,15 +5,16 @@ from collections.abc import Sequence
 import dagster as dg
 
 from pipeline.assets.cubes import cube_assets
-from pipeline.assets.evidence import rule_of_thumb
+from pipeline.assets.evidence import accuracy, anchor_residuals, best_fit, rule_of_thumb
 from pipeline.assets.factors import kv_cache, runtime, weights
+from pipeline.assets.release import release_asset
 from pipeline.assets.sources import ReadSources, source_assets
 from pipeline.partitions import gpu_partitions
 from pipeline.project import Project
 from warehouse.dictionary import tables
 
 FACTORS = (weights, kv_cache, runtime)
-EVIDENCE = (rule_of_thumb,)
+EVIDENCE = (anchor_residuals, accuracy, best_fit, rule_of_thumb)
 
 
 def all_assets(built: Project, gpus: Sequence[str], read: ReadSources) -> list[dg.AssetsDefinition]:
@@ -24,4 +25,4 @@ def all_assets(built: Project, gpus: Sequence[str], read: ReadSources) -> list[d
     computed = [*FACTORS, *cube_assets(gpu_partitions(gpus)), *EVIDENCE]
     names = {key.path[-1] for asset in computed for key in asset.keys}
     read_tables = {name: one for name, one in tables().items() if name not in names and not one.is_cube}
-    return [source_assets(read_tables, built.sources, read), *computed]
+    return [source_assets(read_tables, built.sources, read), *computed, release_asset(sorted(tables()))]

@@ -2,7 +2,7 @@
 
 import dagster as dg
 
-from pipeline import estimate_parts
+from pipeline import estimate_parts, serving_parts
 from pipeline.assets.table_asset import cube_asset
 from pipeline.grid_resource import ProjectGrid
 from pipeline.partitions import check_current, fill_partitions, published_gpus
@@ -25,7 +25,22 @@ def cube_assets(partitions: dg.StaticPartitionsDefinition) -> list[dg.AssetsDefi
         gpus = published_gpus(read["gpus"], grid.span)
         check_current(partitions.get_partition_keys(), gpus)
         parts = estimate_parts.prepare(grid, gpus, read)
-        context.log.info(f"{parts.recipes.height:,} recipes for {len(gpus)} gpus")
+        context.log.info(f"{parts.recipes.recipes.height:,} recipes for {len(gpus)} gpus")
         fill_partitions(context, tables, progress, parts.part, parts.in_order)
 
-    return [estimates]
+    @cube_asset(partitions, deps=serving_parts.READS)
+    def serving(
+        context: dg.AssetExecutionContext,
+        tables: dg.ResourceParam[TableStore],
+        progress: dg.ResourceParam[Progress],
+        grid: dg.ResourceParam[ProjectGrid],
+    ) -> None:
+        """Every workload and concurrency that a GPU can serve: throughput, latency, and what limits it."""
+        read = tables.read(serving_parts.READS)
+        gpus = published_gpus(read["gpus"], grid.span)
+        check_current(partitions.get_partition_keys(), gpus)
+        parts = serving_parts.prepare(grid, gpus, read)
+        context.log.info(f"{parts.recipes.recipes.height:,} recipes for {len(gpus)} gpus")
+        fill_partitions(context, tables, progress, parts.part, parts.in_order)
+
+    return [estimates, serving]

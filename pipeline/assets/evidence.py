@@ -1,22 +1,61 @@
-"""What the cube is worth and what others say: residuals, accuracy, claims, and a public page's arithmetic."""
+"""What the cube is worth and what others say: residuals, accuracy, short answers, a public page."""
 
 import dagster as dg
 import polars as pl
 
+from estimator import accuracy as judged
+from estimator import best_fit as answers
+from estimator import residuals
 from estimator import rule_of_thumb as page
 from pipeline import grid_tables
 from pipeline.assets.table_asset import table_asset
 from pipeline.grid_resource import ProjectGrid
 from pipeline.partitions import published_gpus
+from pipeline.table_store import TableStore
+
+_SETTING_TABLES = ("gpus", "models", "layers", "quants", "frameworks", "kv_dtypes", "coefficients")
+
+
+@table_asset(deps=_SETTING_TABLES)
+def anchor_residuals(
+    tables: dg.ResourceParam[TableStore], anchors: pl.LazyFrame, serving_anchors: pl.LazyFrame
+) -> pl.LazyFrame:
+    """An estimate for exactly the setting of every resolved anchor, beside what was measured."""
+    return residuals.anchor_residuals(anchors, serving_anchors, tables.read(_SETTING_TABLES))
+
+
+@table_asset()
+def accuracy(
+    anchor_residuals: pl.LazyFrame, gpus: pl.LazyFrame, models: pl.LazyFrame, quants: pl.LazyFrame
+) -> pl.LazyFrame:
+    """Errors of the estimates by metric and group."""
+    return judged.accuracy(anchor_residuals, gpus, models, quants)
+
+
+@table_asset(deps=["estimates"])
+def best_fit(
+    tables: dg.ResourceParam[TableStore],
+    grid: dg.ResourceParam[ProjectGrid],
+    gpus: pl.DataFrame,
+    quants: pl.LazyFrame,
+) -> pl.LazyFrame:
+    """The densest format that fits, per GPU, count, model, framework and context; one part at a time."""
+    parts = [tables.scan_partition("estimates", gpu) for gpu in published_gpus(gpus, grid.span)]
+    quant = parts[0].collect_schema()["quant"]
+    ranks = answers.fidelity(quants).with_columns(pl.col("quant").cast(quant))
+    return pl.concat([answers.best_fit(part, ranks) for part in parts])
 
 
 @table_asset()
 def rule_of_thumb(
     grid: dg.ResourceParam[ProjectGrid], gpus: pl.DataFrame, models: pl.LazyFrame, layers: pl.LazyFrame
 ) -> pl.LazyFrame:
-    """GPU x model x tier x context as a public speed page would answer."""
-    shaped = grid_tables.published_models(models, grid.span).join(
-        page.full_attention_kv_f16_bytes_per_token(layers), on="model"
+    """GPU x model x tier x context as a public page would answer; models of unknown size are left out."""
+    shaped = (
+        grid_tables.published_models(models, grid.span)
+        .join(page.full_attention_kv_f16_bytes_per_token(layers), on="model")
+        .with_columns(params_billions=page.nominal_billions())
+        .drop_nulls("params_billions")
     )
     on_grid = gpus.filter(pl.col("gpu").is_in(published_gpus(gpus, grid.span)))
-    return page.rule_of_thumb(on_grid.lazy(), shaped.with_columns(params_billions=page.nominal_billions()))
+    return page.rule_of_thumb(on_grid.lazy(), shaped)

@@ -42,7 +42,7 @@ def kv_cache(
     numbered = grid_tables.formats(grid.grid, frameworks, quants, kv_dtypes)
     spanned = grid_tables.published_models(models, grid.span)
     return kv_caches.kv_cache(
-        spanned.select("model", "n_layers", "model_citation"),
+        spanned.select("model", "model_type", "n_layers", "model_citation"),
         layers.join(spanned.select("model"), on="model", how="semi"),
         grid_tables.cache_storages(numbered, frameworks, framework_steps),
         grid_tables.contexts(grid.span).lazy(),

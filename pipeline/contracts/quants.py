@@ -17,6 +17,7 @@ from pydantic import Field, StringConstraints, model_validator
 
 from pipeline.contracts.citing import CitationUse, check_cited
 from pipeline.contracts.faults import FaultLog, unknown_name
+from pipeline.contracts.gguf_mixes import read_gguf_mixes
 from pipeline.contracts.reading import path_id, read_rows, read_toml, source_files, validate
 from pipeline.contracts.strict import Count, Positive, PositiveInt, Strict, StrictRow, Text
 from warehouse.dictionary import polars_schema
@@ -135,7 +136,8 @@ class MeasuredFile(StrictRow):
 
 
 def read_quants(root: Path, log: FaultLog, use: CitationUse) -> dict[str, pl.DataFrame]:
-    """The tables `quants` and `unsloth_dynamic` from `root/quants`; faults go to `log`, citations to `use`.
+    """The tables `quants`, `unsloth_dynamic` and those of the GGUF mixes; faults go to `log`, citations to
+    `use`.
 
     Faulty records are left out. Both frames are sorted by key and have the columns of their dictionary.
     """
@@ -153,7 +155,11 @@ def read_quants(root: Path, log: FaultLog, use: CitationUse) -> dict[str, pl.Dat
         {**row.model_dump(), "measured_bpw": row.measured_bpw}
         for row in sorted(measured, key=lambda row: (row.quant, row.file))
     ]
-    return {"quants": _frame("quants", quants), "unsloth_dynamic": _frame("unsloth_dynamic", files)}
+    return {
+        "quants": _frame("quants", quants),
+        "unsloth_dynamic": _frame("unsloth_dynamic", files),
+        **read_gguf_mixes(root, log, use, records),
+    }
 
 
 def body_bpw_of_reference(reference_bpw: float, embedding_bpw: float, head_bpw: float) -> float:

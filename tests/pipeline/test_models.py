@@ -12,6 +12,8 @@ import polars as pl
 import pytest
 
 from estimator.attention_state import kv_cache_bytes
+from pipeline.contracts.architectures.config_fields import known_fields
+from pipeline.contracts.architectures.traits import all_traits
 from pipeline.contracts.citing import CitationUse
 from pipeline.contracts.faults import FaultLog
 from pipeline.contracts.hugging_face_config import interpret
@@ -253,7 +255,8 @@ MESSAGES: list[tuple[str, dict[str, Any], str]] = [
      "models/a/b.json: config.num_key_value_head: unknown configuration field; nearest: num_key_value_heads; "
      "if it is real, add it to config_fields.toml"),
     ("heads", {"a/b": with_config(num_key_value_heads=7)},
-     "models/a/b.json: config.num_key_value_heads = 7: 32 query heads are not a multiple of 7 key-value heads"),
+     "models/a/b.json: config.num_key_value_heads = 7: 32 query heads are not a multiple of 7 key-value "
+     "heads"),
     ("experts", {"a/b": with_config(num_experts=4, num_experts_per_tok=8, moe_intermediate_size=64)},
      "models/a/b.json: config.num_experts_per_tok = 8: a token cannot use more than the 4 experts there are"),
     ("dangling base", {"a/b": RECORD, "a/c": RECORD | {"config_equals": "a/bb"}},
@@ -336,3 +339,10 @@ def test_no_files_give_empty_tables_with_the_right_columns(tmp_path: Path) -> No
     for name, frame in found.items():
         assert frame.schema == pl.Schema(polars_schema(name))
         assert frame.is_empty()
+
+
+def test_every_architecture_names_only_fields_that_exist() -> None:
+    for traits in all_traits().values():
+        flags = [traits.qkv_bias, traits.o_bias, traits.ffn_bias, traits.head_bias, traits.qk_norm_if]
+        named = {*traits.needs, *(flag for flag in flags if isinstance(flag, str) and flag)}
+        assert named <= known_fields(), traits.model_type

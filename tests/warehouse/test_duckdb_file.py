@@ -12,7 +12,7 @@ import pytest
 
 from tests.warehouse.small_stage import GPUS, VERSION, best_fit
 from warehouse import dictionary, parquet
-from warehouse.duckdb_file import FILE_NAME, build_duckdb, open_release
+from warehouse.duckdb_file import FILE_NAME, build_duckdb, content_hash, open_release
 from warehouse.estimates_detail import detail_columns, detail_query
 
 # A process of its own: the working directory is one of the process, and it must not know this project
@@ -99,6 +99,24 @@ def test_not_null_is_kept(stage: Path) -> None:
     path = build_duckdb(stage, VERSION)
     with duckdb.connect(path) as connection, pytest.raises(duckdb.ConstraintException, match="NOT NULL"):
         connection.execute("INSERT INTO citations (citation) VALUES ('x/y')")
+
+
+def test_content_hash_sees_rows_comments_and_definitions_but_not_bytes(stage: Path) -> None:
+    path = build_duckdb(stage, VERSION)
+    first = content_hash(stage)
+    build_duckdb(stage, VERSION)
+    assert content_hash(stage) == first
+    seen = {first}
+    for change in (
+        "UPDATE best_fit SET total_gib = total_gib + 1 WHERE n_gpus = 2",
+        "COMMENT ON TABLE best_fit IS 'Other words'",
+        "ALTER TABLE best_fit DROP COLUMN basis",
+        "CREATE VIEW more AS SELECT 1 AS one",
+    ):
+        with duckdb.connect(path) as connection:
+            connection.execute(change)
+        assert content_hash(stage) not in seen
+        seen.add(content_hash(stage))
 
 
 def test_cube_in_a_path_with_a_comma_is_refused(stage: Path, tmp_path: Path) -> None:

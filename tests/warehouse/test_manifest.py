@@ -41,3 +41,14 @@ def test_differences_are_named(stage: Path) -> None:
         "new.md would be new",
         "old.md would be gone",
     ]
+
+
+def test_duckdb_file_is_compared_by_content_and_others_by_bytes() -> None:
+    def listed(**record: str) -> dict[str, object]:
+        return {"files": [{"path": "x", **record}]}
+
+    same_content = listed(sha256="1", content_sha256="a"), listed(sha256="2", content_sha256="a")
+    other_content = listed(sha256="1", content_sha256="a"), listed(sha256="1", content_sha256="b")
+    assert manifest_differences(*same_content) == []
+    assert manifest_differences(*other_content) == ["x differs"]
+    assert manifest_differences(listed(sha256="1"), listed(sha256="2")) == ["x differs"]
