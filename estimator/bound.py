@@ -49,7 +49,8 @@ def bound_s(cache: Cache = "full", gpu: Mapping[str, float | None] | None = None
     names = ("bound_bytes", "bound_flops") if cache == "full" else ("bound_start_bytes", "bound_start_flops")
     bytes_s = pl.col(names[0]) * gpu_value("bound_s_per_byte", gpu)
     flops_s = pl.col(names[1]) * gpu_value("bound_s_per_flop", gpu)
-    return pl.when(bytes_s >= flops_s).then(bytes_s).otherwise(flops_s)
+    # in this order an unknown number of bytes leaves the bound unknown
+    return pl.when(bytes_s < flops_s).then(flops_s).otherwise(bytes_s)
 
 
 def decode_tok_s_bound(cache: Cache = "full", gpu: Mapping[str, float | None] | None = None) -> pl.Expr:

@@ -45,4 +45,5 @@ def engine_usable_gib(usable_gib: pl.Expr, memory_gib: pl.Expr) -> pl.Expr:
     budget = pl.when(pl.col("memory_utilization").is_null()).then(None).otherwise(
         memory_gib * pl.col("memory_utilization")
     )
-    return pl.min_horizontal(usable_gib, budget)
+    # min_horizontal skips nulls: no budget leaves what the driver offers, but without a driver there is nothing.
+    return pl.when(usable_gib.is_not_null()).then(pl.min_horizontal(usable_gib, budget))

@@ -45,7 +45,7 @@ def engine_windows(frameworks: pl.LazyFrame, steps: pl.LazyFrame) -> pl.LazyFram
         "framework", in_flight_tokens=pl.col("value").cast(pl.Int64)
     )
     block = pl.col("profile_kv_block_tokens").cast(pl.Int64)
-    is_llama_cpp = pl.col("activation_rule").cast(pl.String) == "llama_cpp_compute_buffer"
+    is_llama_cpp = (pl.col("activation_rule").cast(pl.String) == "llama_cpp_compute_buffer").fill_null(False)
     micro_batch = pl.when(is_llama_cpp).then(pl.col("profile_ubatch_tokens").cast(pl.Int64))
     paged = pl.when(pl.col("in_flight_tokens").is_not_null()).then(pl.col("in_flight_tokens") + block - 1)
     return frameworks.join(in_flight, on="framework", how="left").select(
@@ -68,12 +68,14 @@ def kv_cache(
 ) -> pl.LazyFrame:
     """The table `kv_cache`: model x framework x kv_dtype x context_tokens x n_gpus -> bytes.
 
-    `models`: model, model_type, n_layers, model_citation; `layers`: the table; `storages`: framework, parallel_mode, kv_dtype,
-    k_bytes_per_element, v_bytes_per_element, kv_dtype_citation and the columns of `engine_windows`. Out: needed_bytes and
-    reserved_bytes on the fullest GPU, read_bytes and start_read_bytes (what one token reads, all GPUs together, one
-    copy: with the cache full, and with it empty, which is recurrent state only).
+    `models`: model, model_type, n_layers, model_citation; `layers`: the table; `storages`: framework, parallel_mode,
+    kv_dtype, k_bytes_per_element, v_bytes_per_element, kv_dtype_citation and the columns of `engine_windows`. Out:
+    needed_bytes and reserved_bytes on the fullest GPU, read_bytes and start_read_bytes (what one token reads on all GPUs
+    together, replicated heads and latents on each of them: with the cache full, and with it empty, which is recurrent
+    state only).
     """
     settings = _settings(storages, contexts, n_gpus)
+    # Distinct settings are computed once; what each rank reads is summed over the ranks after the join.
     rows = pl.concat(
         [
             _cache_rows(
@@ -100,8 +102,8 @@ def kv_cache(
         pl.col("n_gpus").cast(pl.Int16),
         needed_bytes=(pl.col("needed_bytes") * stage).ceil().cast(pl.Int64),
         reserved_bytes=(pl.col("reserved_bytes") * stage).ceil().cast(pl.Int64),
-        read_bytes="read_bytes",
-        start_read_bytes="start_read_bytes",
+        read_bytes=pl.col("read_bytes") * pl.col("ranks"),
+        start_read_bytes=pl.col("start_read_bytes") * pl.col("ranks"),
         model_citation="model_citation",
         kv_dtype_citation="kv_dtype_citation",
     ).sort("model", "framework", "kv_dtype", "context_tokens", "n_gpus")
@@ -138,7 +140,7 @@ def llama_cpp_layers(layers: pl.LazyFrame, models: pl.LazyFrame) -> pl.LazyFrame
 def _cache_rows(
     layers: pl.LazyFrame, engine_layers: pl.LazyFrame, settings: pl.LazyFrame, conv_bytes: int
 ) -> pl.LazyFrame:
-    """Bytes needed (by the model's `layers`) and reserved (by the layers as the engine caches them) per setting."""
+    """Bytes per rank: needed and read (by the model's `layers`), reserved (by the layers as the engine caches them)."""
     keys = ["model", *settings.collect_schema()]
     needed = cache_bytes_by_setting(layers, settings, conv_bytes).select(
         *keys,

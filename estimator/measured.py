@@ -60,14 +60,14 @@ def evidence(anchors: pl.LazyFrame, gpus: pl.LazyFrame) -> pl.LazyFrame:
     """
     seen = (
         anchors.join(gpus.select("gpu", "family"), on="gpu")
-        .select("gpu", "family", "engine", "backend")
+        .select("gpu", pl.col("family").cast(pl.String), "engine", pl.col("backend").cast(pl.String))
         .unique()
     )
     stacks = seen.select("engine", "backend").unique()
     by_device = seen.select("gpu", "engine", "backend").unique().with_columns(device_measured=pl.lit(True))
     by_family = seen.select("family", "engine", "backend").unique().with_columns(family_measured=pl.lit(True))
     return (
-        gpus.select("gpu", "family")
+        gpus.select("gpu", pl.col("family").cast(pl.String))
         .join(stacks, how="cross")
         .join(by_device, on=["gpu", "engine", "backend"], how="left")
         .join(by_family, on=["family", "engine", "backend"], how="left")

@@ -12,7 +12,6 @@ from estimator.bound import bound_work
 from estimator.calibration import recipe_coefficients
 from estimator.capacity import gib, total_gib
 from estimator.decode import decode_work
-from estimator.parallel import kv_replication
 from estimator.prefill import attention_flops, prefill_work
 
 CONTEXT_STATES = pl.Enum(["native", "extended"])
@@ -58,7 +57,8 @@ def recipes(
     `formats`: format (its number), framework, engine, backend, parallel_mode, memory_utilization, quant, quant_class,
     kv_dtype, framework_citation; `settings` and `refused`: `runnable.model_settings` and `runnable.refused_splits`; the
     rest: the tables of those names. A model's contexts end at `extended_context_factor` times its native one; models without
-    a native context have none. Adds weights_gib, kv_cache_gib, runtime_gib, total_gib (per GPU), context_state, the
+    a native context have none. The table kv_cache counts what is read on all ranks, so nothing is replicated again; a
+    prompt reads the weights of all GPUs. Adds weights_gib, kv_cache_gib, runtime_gib, total_gib (per GPU), context_state, the
     columns of decode_work, bound_work and prefill_work, and the citations.
     """
     shaped = models.select(*MODEL_COLUMNS, expert_active_params=expert_active_params())
@@ -75,9 +75,9 @@ def recipes(
             runtime.drop("framework_citation"), on=["model", "framework", "backend", "context_tokens", "n_gpus"]
         )
         .join(attention, on=["model", "context_tokens"], how="left")
-        .with_columns(kv_replication=kv_replication(), weights_gib=gib("weights_bytes"),
-                      kv_cache_gib=gib("reserved_bytes"), runtime_gib=gib("runtime_bytes"))
-        .with_columns(total_gib=total_gib(), context_state=context_state())
+        .with_columns(weights_gib=gib("weights_bytes"), kv_cache_gib=gib("reserved_bytes"),
+                      runtime_gib=gib("runtime_bytes"), kv_replication=pl.lit(1.0))
+        .with_columns(total_gib=total_gib(), context_state=context_state(), weights_bytes="device_bytes")
         .rename({"read_bytes": "kv_read_bytes", "start_read_bytes": "kv_read_start_bytes"})
     )  # fmt: skip
     worked = recipe_coefficients(joined, coefficients).with_columns(

@@ -81,7 +81,7 @@ def _serving(anchors: pl.LazyFrame, tables: dict[str, pl.DataFrame]) -> pl.LazyF
     middle = cache_at_depth(recipe, tables["layers"].lazy(), "anchor_id", "depth_tokens")
     prompt = cache_at_depth(recipe, tables["layers"].lazy(), "anchor_id", "prompt_tokens")
     rates = serving_rates(tables["gpus"]).lazy()
-    gpus = tables["gpus"].lazy().select("gpu", "memory_gib", "bandwidth_gb_s")
+    gpus = _with_bandwidth(tables["gpus"]).lazy().select("gpu", "memory_gib", "bandwidth_gb_s")
     links = (
         gpu_coefficients(tables["gpus"], tables["coefficients"], ["cuda"]).lazy().select("gpu", "link_one_way_gb_s")
     )
@@ -126,8 +126,13 @@ def _settled(rows: pl.LazyFrame, tables: dict[str, pl.DataFrame], depth: str) ->
 
 
 def _on_gpu(rows: pl.LazyFrame, tables: dict[str, pl.DataFrame]) -> pl.LazyFrame:
-    rates = gpu_coefficients(tables["gpus"], tables["coefficients"])
+    rates = gpu_coefficients(_with_bandwidth(tables["gpus"]), tables["coefficients"])
     return rows.join(rates.lazy(), on=["gpu", "backend"])
+
+
+def _with_bandwidth(gpus: pl.DataFrame) -> pl.DataFrame:
+    """Without a bandwidth there is nothing to estimate from."""
+    return gpus.filter(pl.col("bandwidth_gb_s").is_not_null())
 
 
 def _judged(

@@ -14,6 +14,7 @@ MASK_BYTES = 2
 PIPELINE_MASK_COPIES = 3
 ACTIVATION_FLOOR_MIB = 70.0
 LLAMA_CPP_UBATCH = 512
+LLAMA_CPP_CELL_STEP = 256
 VLLM_BATCHED_TOKENS = 2048
 SGLANG_PREFILL_TOKENS = 2048
 BACKEND_CONTEXT_MIB = 457.0
@@ -54,8 +55,13 @@ def layer_floats() -> pl.Expr:
 
 
 def llama_cpp_mask_bytes() -> pl.Expr:
-    """Bytes of the attention masks: two bytes per micro-batch token and cache cell, full and windowed cells."""
-    window = pl.min_horizontal(pl.col("window_tokens") + LLAMA_CPP_UBATCH, pl.col("context_tokens"))
+    """Bytes of the attention masks: two bytes per micro-batch token and cache cell, full and windowed cells.
+
+    Windowed cells are those of `kv_cache.window_cells`: pad(min(C, W x slots + u), 256).
+    """
+    kept = pl.col("window_tokens") * pl.col("profile_slots").cast(pl.Int64).fill_null(1) + LLAMA_CPP_UBATCH
+    padded = (kept + LLAMA_CPP_CELL_STEP - 1) // LLAMA_CPP_CELL_STEP * LLAMA_CPP_CELL_STEP
+    window = pl.min_horizontal(padded, pl.col("context_tokens"))
     cells = pl.col("context_tokens") + pl.when(pl.col("window_tokens") > 0).then(window).otherwise(0)
     return MASK_BYTES * LLAMA_CPP_UBATCH * cells.cast(pl.Float64)
 
@@ -127,9 +133,9 @@ def runtime(shapes: pl.LazyFrame, stacks: pl.LazyFrame, contexts: pl.LazyFrame, 
     """The table `runtime`: model x framework x backend x context_tokens x n_gpus -> bytes per GPU.
 
     `shapes`: model, is_moe, hidden_size, ffn_size, ffn_matrices, expert_ffn_size, n_experts_used, attention_width,
-    absorbed_width, window_tokens (see `attention_shapes`); `stacks`: framework, backend, activation_rule, overhead_mib,
-    overhead_metal_mib, graph_mib, reserve_base_mib,
-    reserve_per_prefill_token_mib, reserve_per_gpu_mib, framework_citation; `contexts`, `n_gpus`: one column each.
+    absorbed_width, window_tokens (see `attention_shapes`); `stacks`: framework, backend, activation_rule,
+    profile_slots, overhead_mib, overhead_metal_mib, graph_mib, reserve_base_mib, reserve_per_prefill_token_mib,
+    reserve_per_gpu_mib, framework_citation; `contexts`, `n_gpus`: one column each.
     """
     rows = (
         shapes.join(stacks, how="cross")

@@ -12,6 +12,7 @@ from estimator.parallel import weights_per_gpu_bytes
 
 BITS_PER_BYTE = 8
 LLAMA_CPP_FAMILY = ("llama.cpp", "ik_llama.cpp")
+HOST_EMBEDDING_ENGINES = (*LLAMA_CPP_FAMILY, "exllamav3")
 
 
 def body_bpw() -> pl.Expr:
@@ -35,39 +36,57 @@ def head_bytes() -> pl.Expr:
     return pl.when(pl.col("is_tied")).then(tied).otherwise(own)
 
 
+def stored_embedding_bpw() -> pl.Expr:
+    """Bits per weight of what rows are looked up in: the input embedding and the per-layer embeddings.
+
+    llama-quantize gives both the output's type in tied models (src/llama-quant.cpp of llama.cpp@0c1e57098; its dry run
+    on Gemma-3n and Gemma-4).
+    """
+    as_output = pl.col("is_tied") & pl.col("engine").cast(pl.String).is_in(LLAMA_CPP_FAMILY)
+    return pl.when(as_output).then("head_bpw").otherwise("embedding_bpw")
+
+
 def embedding_bytes() -> pl.Expr:
-    """Bytes of the input embedding when it is a matrix of its own (0 when it is the tied output matrix)."""
-    untied = role_bytes("embedding_params", pl.col("embedding_bpw"))
-    return pl.when(pl.col("is_tied")).then(0.0).otherwise(untied)
+    """Bytes of the input embedding when it is a matrix of its own: untied, or tied but stored at another density.
+
+    ExLlama stores a quantized head beside the 16-bit embedding even where the checkpoint ties them.
+    """
+    is_output = pl.col("is_tied") & (stored_embedding_bpw() == pl.col("head_bpw"))
+    own = role_bytes("embedding_params", stored_embedding_bpw())
+    return pl.when(is_output).then(0.0).otherwise(own)
+
+
+def per_layer_embedding_bytes() -> pl.Expr:
+    """Bytes of the per-layer embeddings (Gemma-3n and later), of which a token reads one row per layer."""
+    return role_bytes("per_layer_embedding_params", stored_embedding_bpw())
 
 
 def host_bytes() -> pl.Expr:
-    """Bytes kept in host memory. llama.cpp and its wrappers keep the input embedding and per-layer embeddings there.
+    """Bytes kept in host memory: by llama.cpp, its wrappers and ExLlamaV3 the input and the per-layer embeddings.
 
     Source: llama.cpp@0c1e57098 src/llama-model.cpp:1604-1605 (`dev_input` is the CPU); per-layer embeddings as seen in
-    the planner's split of Gemma-4-E4B. A tied model has a host copy of the matrix beside the one on the GPU.
+    the planner's split of Gemma-4-E4B; exllamav3@01b5218 exllamav3/modules/embedding.py (`prefer_cpu`). A tied model
+    has a host copy of the matrix beside the one on the GPU.
     """
-    per_layer = role_bytes("per_layer_embedding_params", pl.col("embedding_bpw"))
-    input_copy = pl.when(pl.col("is_tied")).then(head_bytes()).otherwise(embedding_bytes())
-    return pl.when(keeps_embedding_on_host()).then(input_copy + per_layer).otherwise(0.0)
+    looked_up = role_bytes("embedding_params", stored_embedding_bpw()) + per_layer_embedding_bytes()
+    return pl.when(keeps_embedding_on_host()).then(looked_up).otherwise(0.0)
 
 
 def keeps_embedding_on_host() -> pl.Expr:
     """Whether the engine looks embedding rows up in host memory."""
-    return pl.col("engine").is_in(LLAMA_CPP_FAMILY)
+    return pl.col("engine").cast(pl.String).is_in(HOST_EMBEDDING_ENGINES)
 
 
 def device_bytes() -> pl.Expr:
     """Bytes of all weights on all GPUs together, before they are split."""
-    on_device = embedding_bytes() + role_bytes("per_layer_embedding_params", pl.col("embedding_bpw"))
+    on_device = embedding_bytes() + per_layer_embedding_bytes()
     rest = pl.when(keeps_embedding_on_host()).then(0.0).otherwise(on_device)
     return layer_bytes() + head_bytes() + rest
 
 
 def file_bytes() -> pl.Expr:
     """Bytes of the published weights: every tensor once, without the file's header and without MTP blocks."""
-    per_layer = role_bytes("per_layer_embedding_params", pl.col("embedding_bpw"))
-    return layer_bytes() + head_bytes() + embedding_bytes() + per_layer
+    return layer_bytes() + head_bytes() + embedding_bytes() + per_layer_embedding_bytes()
 
 
 def dense_read_bytes() -> pl.Expr:
@@ -92,14 +111,17 @@ def expert_read_bytes() -> pl.Expr:
 def weights(models: pl.LazyFrame, formats: pl.LazyFrame, n_gpus: pl.LazyFrame) -> pl.LazyFrame:
     """The table `weights`: model x framework x quant x n_gpus.
 
-    `models`: the models table's parameter columns, n_layers and citation; `formats`: framework, engine, parallel_mode, quant and the quants
-    table's body_bpw, rest_bpw, embedding_bpw, head_bpw, scope, quant_citation; `n_gpus`: one column of counts. Formats without a
-    density, and formats that cover only experts on models without any, are left out. Bytes are whole numbers.
+    `models`: the models table's parameter columns, n_layers and model_citation; `formats`: framework, engine,
+    parallel_mode, quant and the quants table's body_bpw, rest_bpw, embedding_bpw, head_bpw, scope, quant_citation;
+    `n_gpus`: one column of counts. Formats without a density for every role, and formats that cover only experts on
+    models without any, are left out. Bytes are whole numbers.
     """
-    dense_formats = formats.filter(pl.col("body_bpw").is_not_null())
+    dense_formats = formats.filter(
+        pl.all_horizontal(pl.col("body_bpw", "embedding_bpw", "head_bpw").is_not_null())
+    )
     per_format = (
         models.join(dense_formats, how="cross")
-        .filter((pl.col("scope") != "experts") | (pl.col("expert_params") > 0))
+        .filter((pl.col("scope").cast(pl.String) != "experts") | (pl.col("expert_params") > 0))
         .with_columns(
             device_bytes=device_bytes(),
             body_bytes=layer_bytes(),

@@ -13,6 +13,7 @@ import dagster as dg
 from dagster_shared.error import SerializableErrorInfo
 
 from pipeline.assets.release import RELEASE
+from pipeline.checks import is_check
 from pipeline.definitions import assemble
 from pipeline.grid_resource import project_grid
 from pipeline.jobs import BUILD
@@ -37,11 +38,13 @@ class TableReport:
 
 @dataclass(frozen=True)
 class BuildReport:
-    """What a build made and how long it took; `release` is its folder."""
+    """What a build made and how long it took: the tables, their checks and the release in its folder."""
 
     tables: tuple[TableReport, ...]
     warnings: tuple[str, ...]
     seconds: float
+    check_seconds: float = 0.0
+    release_seconds: float = 0.0
     release: Path | None = None
 
 
@@ -98,6 +101,8 @@ def run_build(
         tables=tuple(_table_reports(result, TableStore(built.stage, built.version))),
         warnings=tuple(_warnings(result)),
         seconds=time.monotonic() - began,
+        check_seconds=sum(seconds for step, seconds in _step_seconds(result).items() if is_check(step)),
+        release_seconds=_step_seconds(result).get(RELEASE, 0.0),
         release=_release_folder(result),
     )
 
@@ -148,15 +153,19 @@ def _first_paragraph(message: str) -> str:
     return message.strip().split("\n\n")[0]
 
 
-def _table_reports(result: dg.ExecuteInProcessResult, store: TableStore) -> Iterator[TableReport]:
-    seconds = {
+def _step_seconds(result: dg.ExecuteInProcessResult) -> dict[str, float]:
+    return {
         str(event.step_key): event.step_success_data.duration_ms / 1000
         for event in result.all_events
         if event.event_type_value == "STEP_SUCCESS"
     }
+
+
+def _table_reports(result: dg.ExecuteInProcessResult, store: TableStore) -> Iterator[TableReport]:
+    seconds = _step_seconds(result)
     named: dict[str, str] = {}
     for event in result.get_asset_materialization_events():
-        if event.asset_key is not None:
+        if event.asset_key is not None and event.asset_key.path[-1] != RELEASE:
             named.setdefault(event.asset_key.path[-1], str(event.step_key))
     shared = list(named.values())
     for table, step in named.items():

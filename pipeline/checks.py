@@ -12,6 +12,7 @@ from pipeline.table_store import NotStaged, TableStore
 from warehouse.dictionary import Table, Violation, violations
 
 CONFORMS = "conforms"
+_CHECK_STEP = "check_"
 _FLOAT32_SUM_TOLERANCE = 1e-5
 _BOUND_TOLERANCE = 1e-6  # float32 keeps 7 digits
 _ABOVE_BOUND_ALLOWED = 0.005  # more measured cells than this above the bound mean that the bound is wrong
@@ -113,7 +114,7 @@ def table_checks(one: Table, gpus: Sequence[str]) -> dg.AssetChecksDefinition:
         ),
     ]
 
-    @dg.multi_asset_check(name=f"check_{one.name}", specs=specs)
+    @dg.multi_asset_check(name=f"{_CHECK_STEP}{one.name}", specs=specs)
     def check_table(tables: dg.ResourceParam[TableStore]) -> Iterator[dg.AssetCheckResult]:
         parts = _parts(tables, one, gpus)
         yield _conforms(tables, one, parts)
@@ -123,6 +124,11 @@ def table_checks(one: Table, gpus: Sequence[str]) -> dg.AssetChecksDefinition:
             yield _share(share, one, parts)
 
     return check_table
+
+
+def is_check(step: str) -> bool:
+    """Whether a step of a run is the checks of a table."""
+    return step.startswith(_CHECK_STEP)
 
 
 def _parts(tables: TableStore, one: Table, gpus: Sequence[str]) -> dict[str, pl.LazyFrame]:

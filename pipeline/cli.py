@@ -215,6 +215,8 @@ def _print_report(console: Console, report: BuildReport) -> None:
     for one in report.tables:
         size = f"{one.n_bytes / 2**20:,.1f}"
         shown.add_row(one.table, f"{one.rows:,}", f"{one.files:,}", size, f"{one.seconds:.1f}")
+    for what, seconds in (("checks", report.check_seconds), ("release", report.release_seconds)):
+        shown.add_row(what, "", "", "", f"{seconds:.1f}", style="dim")
     console.print(shown)
     for warning in report.warnings:
         console.print(f"[yellow]warning[/yellow] {escape(warning)}")

@@ -72,7 +72,7 @@ class EstimateParts:
 def prepare(grid: ProjectGrid, gpus: Sequence[str], tables: Mapping[str, pl.DataFrame]) -> EstimateParts:
     """Work out everything the parts share. `gpus`: those of the grid; `tables`: all of `READS`, by name."""
     lazy = {name: frame.lazy() for name, frame in tables.items()}
-    anchors = credible(lazy["anchors"], lazy["anchor_residuals"])
+    anchors = grid_tables.in_text(credible(lazy["anchors"], lazy["anchor_residuals"]))
     on_grid = own_system(tables["gpus"].filter(pl.col("gpu").is_in(list(gpus))))
     spanned = grid_tables.published_models(lazy["models"], grid.span)
     formats = grid_tables.formats(grid.grid, lazy["frameworks"], lazy["quants"], lazy["kv_dtypes"])
@@ -107,7 +107,7 @@ def prepare(grid: ProjectGrid, gpus: Sequence[str], tables: Mapping[str, pl.Data
 
 
 def credible(anchors: pl.LazyFrame, residuals: pl.LazyFrame) -> pl.LazyFrame:
-    """The anchors without those found above the bound: these are shown as flagged and stand beside no estimate."""
+    """The anchors without those found above the bound, which stand beside no estimate."""
     above = residuals.filter(
         pl.col("reason") == ABOVE_BOUND, pl.col("metric").cast(pl.String) == "decode_tok_s"
     )

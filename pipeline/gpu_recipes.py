@@ -84,7 +84,9 @@ def own_system(gpus: pl.DataFrame) -> pl.DataFrame:
     )
 
 
-def support_tables(gpus: pl.DataFrame, models: pl.DataFrame, tables: Mapping[str, pl.DataFrame]) -> SupportTables:
+def support_tables(
+    gpus: pl.DataFrame, models: pl.DataFrame, tables: Mapping[str, pl.DataFrame]
+) -> SupportTables:
     """The tables the support rules need, for the given GPUs and models only."""
     return SupportTables(
         gpus=gpus,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import polars as pl
+from polars import selectors
 
 from estimator.kv_cache import engine_windows
 from pipeline.contracts.grid import Grid, Span
@@ -68,8 +69,14 @@ def formats(
         .join(caches, on=["framework", "kv_dtype"])
         .sort(FORMAT)
         .with_row_index("format")
+        .pipe(in_text)
         .collect()
     )
+
+
+def in_text(frame: pl.LazyFrame) -> pl.LazyFrame:
+    """The frame with its closed sets as text, which joins with other text and can be typed as ids."""
+    return frame.with_columns(selectors.enum().cast(pl.String))
 
 
 def without_densities(numbered: pl.DataFrame) -> pl.LazyFrame:

@@ -1,4 +1,4 @@
-"""Prepares the cube `serving` once, then gives one GPU's rows at a time; as `estimate_parts` does for one request."""
+"""Prepares the cube `serving` once, then gives one GPU's rows at a time; as `estimate_parts` does."""
 
 from __future__ import annotations
 
@@ -75,7 +75,8 @@ def prepare(grid: ProjectGrid, gpus: Sequence[str], tables: Mapping[str, pl.Data
     ).collect()
     engines = lazy["frameworks"].select("framework", "engine")
     evidence = measured.evidence(
-        measured.accepted_serving(lazy["serving_anchors"]).join(engines, on="framework"), on_grid.lazy()
+        measured.accepted_serving(grid_tables.in_text(lazy["serving_anchors"])).join(engines, on="framework"),
+        on_grid.lazy(),
     ).collect()
     rates = calibration.gpu_coefficients(on_grid, tables["coefficients"])
     links = rates.select("gpu", "link_one_way_gb_s").unique("gpu")
@@ -83,7 +84,9 @@ def prepare(grid: ProjectGrid, gpus: Sequence[str], tables: Mapping[str, pl.Data
         ids=ids,
         gpus=on_grid.join(links, on="gpu", how="left"),
         recipes=RecipesByClass(left, runnable.gpu_formats(formats, support), on_grid),
-        stacks=typed(cube.stacks(rates, evidence, tables["coefficients"], formats, "serving").lazy()).collect(),
+        stacks=typed(
+            cube.stacks(rates, evidence, tables["coefficients"], formats, "serving").lazy()
+        ).collect(),
         rates=calibration.serving_rates(on_grid),
         coefficients=tables["coefficients"],
     )

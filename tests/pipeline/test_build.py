@@ -7,6 +7,7 @@ from pathlib import Path
 import polars as pl
 import pytest
 
+from pipeline.assets.release import release_asset
 from pipeline.build import BuildFailed, run_build
 from pipeline.progress import Messages, Silent
 from pipeline.project import Project
@@ -36,6 +37,26 @@ def test_one_run_fills_every_table_and_every_partition(built: Project) -> None:
     rows = {one.table: (one.rows, one.files) for one in report.tables}
     assert rows == {"cards": (3, 1), "sizes": (3, 1), "speeds": (6, 3), "summary": (1, 1)}
     assert said == ["speeds: 3 of 3 gpus, 6 rows, about 0 s left"]
+
+
+def test_what_was_built_is_released_whole(built: Project) -> None:
+    assets = [*small_assets(built), release_asset(["cards", "sizes", "speeds", "summary"])]
+    report = run_build(built, GPUS, assets, Silent())
+    assert report.release == built.releases / built.version
+    assert {one.table for one in report.tables} == {"cards", "sizes", "speeds", "summary"}
+    assert min(report.release_seconds, report.check_seconds) > 0
+    assert (report.release / "speeds" / "gpu=big" / "speeds.parquet").is_file()
+    again = run_build(built, GPUS, assets, Silent())
+    assert again.release == report.release
+
+
+def test_a_release_is_not_changed_and_the_failure_says_so(built: Project) -> None:
+    release = release_asset(["cards", "sizes", "speeds", "summary"])
+    run_build(built, GPUS, [*small_assets(built), release], Silent())
+    faster = small_assets(built, part=lambda gpu: speeds_of(gpu, tok_s=20.0))
+    with pytest.raises(BuildFailed, match="raise the version") as failed:
+        run_build(built, GPUS, [*faster, release], Silent())
+    assert [failure.where for failure in failed.value.failures] == ["release"]
 
 
 def test_two_builds_give_the_same_bytes(built: Project) -> None:
