@@ -1,4 +1,6 @@
-"""How far estimates are from measurements, by metric and group. Reads residuals, fits nothing. Pure polars."""
+"""How far estimates are from measurements, by metric and group. Reads residuals, fits nothing. Pure
+polars.
+"""
 
 from __future__ import annotations
 
@@ -6,20 +8,35 @@ from collections.abc import Mapping
 
 import polars as pl
 
-CELL = ("metric", "gpu", "n_gpus", "model", "framework", "backend", "quant", "kv_dtype", "depth_tokens", "concurrency")
+CELL = (
+    "metric",
+    "gpu",
+    "n_gpus",
+    "model",
+    "framework",
+    "backend",
+    "quant",
+    "kv_dtype",
+    "depth_tokens",
+    "concurrency",
+)
 # The coefficients were fitted on these very anchors (sources/coefficients), so nothing here is held out.
 SPLIT = "in_sample"
 DECIMALS = 4
 
 
-def accuracy(residuals: pl.LazyFrame, gpus: pl.LazyFrame, models: pl.LazyFrame, quants: pl.LazyFrame) -> pl.LazyFrame:
-    """The table `accuracy`: errors over accepted cells, for everything and by engine, backend, vendor and so on.
+def accuracy(
+    residuals: pl.LazyFrame, gpus: pl.LazyFrame, models: pl.LazyFrame, quants: pl.LazyFrame
+) -> pl.LazyFrame:
+    """The table `accuracy`: errors over accepted cells, for everything and by engine, backend, vendor and so
+    on.
 
-    A cell is one setting; its ratio is the median over its anchors, so repeats of one source do not count twice.
-    `residuals`: the table `anchor_residuals`; the others give family, vendor, is_moe and quant_class.
+    A cell is one setting; its ratio is the median over its anchors, so repeats of one source do not count
+    twice. `residuals`: the table `anchor_residuals`; the others give family, vendor, is_moe and quant_class.
     """
     cells = _cells(residuals).join(gpus.select("gpu", "family", "vendor"), on="gpu").join(
-        models.select("model", kind=pl.when("is_moe").then(pl.lit("moe")).otherwise(pl.lit("dense"))), on="model"
+        models.select("model", kind=pl.when("is_moe").then(pl.lit("moe")).otherwise(pl.lit("dense"))),
+        on="model",
     ).join(quants.select("quant", "quant_class"), on="quant")  # fmt: skip
     slices: Mapping[str, pl.Expr] = {
         "all": pl.lit("all"),

@@ -1,4 +1,6 @@
-"""Turns measured rows into the columns that the physics reads: each anchor at exactly its own setting. Pure polars."""
+"""Turns measured rows into the columns that the physics reads: each anchor at exactly its own setting. Pure
+polars.
+"""
 
 from __future__ import annotations
 
@@ -18,11 +20,20 @@ from estimator.serving_cube import body_active_params
 from estimator.weights import dense_read_bytes, device_bytes, expert_bytes, expert_read_bytes
 
 MODEL_COLUMNS = (
-    "model", "n_layers", "n_moe_layers", "n_linear_layers", "hidden_size", "n_kv_heads", "attention_kind", "is_moe",
-    "n_experts", "n_experts_used", "embedding_params", "head_params", "is_tied", "per_layer_embedding_params",
-    "body_params", "expert_params", "active_params",
+    "model", "n_layers", "n_moe_layers", "n_linear_layers", "hidden_size", "n_kv_heads", "attention_kind",
+    "is_moe", "n_experts", "n_experts_used", "embedding_params", "head_params", "is_tied",
+    "per_layer_embedding_params", "body_params", "expert_params", "active_params",
 )  # fmt: skip
-QUANT_COLUMNS = ("quant", "quant_class", "body_bpw", "rest_bpw", "embedding_bpw", "head_bpw", "scope", "compute_dtype")
+QUANT_COLUMNS = (
+    "quant",
+    "quant_class",
+    "body_bpw",
+    "rest_bpw",
+    "embedding_bpw",
+    "head_bpw",
+    "scope",
+    "compute_dtype",
+)
 
 
 def with_recipe(
@@ -32,11 +43,13 @@ def with_recipe(
     frameworks: pl.LazyFrame,
     kv_dtypes: pl.LazyFrame,
 ) -> pl.LazyFrame:
-    """Adds engine, parallel_mode, the model's and quant's columns, bytes of weights, and bytes per cache element.
+    """Adds engine, parallel_mode, the model's and quant's columns, bytes of weights, and bytes per cache
+    element.
 
-    `anchors`: gpu, n_gpus, model, framework, quant, kv_dtype. Rows whose quant has no known density, or whose cache type
-    no engine of ours has, drop out: there is nothing to compute for them. An engine without a stated way to split works
-    layer by layer.
+    `anchors`: gpu, n_gpus, model, framework, quant, kv_dtype. Rows whose quant has no known density, or whose
+    cache type no engine of ours has, drop out: there is nothing to compute for them. A cache type means what
+    it means to the framework, else to its engine, else (as for other cube rows of that name) the largest
+    known size. An engine without a stated way to split works layer by layer.
     """
     engines = frameworks.select(
         "framework",
@@ -46,16 +59,26 @@ def with_recipe(
             "memory_fraction"
         ),
     )
-    element = kv_dtypes.filter(pl.col("k_bytes_per_element").is_not_null(), pl.col("v_bytes_per_element").is_not_null())
-    sizes = element.group_by("kv_dtype").agg(
-        pl.col("k_bytes_per_element").max(), pl.col("v_bytes_per_element").max()
+    element = kv_dtypes.filter(
+        pl.col("k_bytes_per_element").is_not_null(), pl.col("v_bytes_per_element").is_not_null()
+    )
+    own = element.select("framework", "kv_dtype", own_k="k_bytes_per_element", own_v="v_bytes_per_element")
+    of_engine = element.select(
+        "kv_dtype", engine="framework", engine_k="k_bytes_per_element", engine_v="v_bytes_per_element"
+    )
+    anyones = element.group_by("kv_dtype").agg(
+        any_k=pl.col("k_bytes_per_element").max(), any_v=pl.col("v_bytes_per_element").max()
     )
     return (
         anchors.join(engines, on="framework")
         .join(models.select(*MODEL_COLUMNS), on="model")
         .join(quants.select(*QUANT_COLUMNS).filter(pl.col("body_bpw").is_not_null()), on="quant")
-        .join(sizes, on="kv_dtype")
+        .join(anyones, on="kv_dtype")
+        .join(own, on=["framework", "kv_dtype"], how="left")
+        .join(of_engine, on=["engine", "kv_dtype"], how="left")
         .with_columns(
+            k_bytes_per_element=pl.coalesce("own_k", "engine_k", "any_k"),
+            v_bytes_per_element=pl.coalesce("own_v", "engine_v", "any_v"),
             dense_read_bytes=dense_read_bytes(),
             expert_read_bytes=expert_read_bytes(),
             expert_bytes=expert_bytes(),
@@ -64,16 +87,22 @@ def with_recipe(
             body_active_params=body_active_params(),
             kv_replication=kv_replication(),
         )
+        .drop("own_k", "own_v", "engine_k", "engine_v", "any_k", "any_v")
     )
 
 
-def cache_at_depth(rows: pl.LazyFrame, layers: pl.LazyFrame, key: str, depth: str) -> pl.LazyFrame:
-    """One row per `key`: bytes of one sequence's cache at column `depth` of `rows`, on one GPU and whole.
+def cache_at_depth(
+    rows: pl.LazyFrame, layers: pl.LazyFrame, key: str, depth: str, ranks: pl.Expr | None = None
+) -> pl.LazyFrame:
+    """One row per `key`: bytes of one sequence's cache at column `depth` of `rows`: whole, or on one of
+    `ranks`.
 
     `rows`: key, model, depth, k_bytes_per_element, v_bytes_per_element. Out: key, kv_sequence_bytes (kept),
     kv_step_bytes (read per token, recurrent state read and written), kv_start_bytes (with an empty cache),
-    attention_prefill_flops (a prompt of that length), attention_decode_flops (one token at that depth).
+    attention_prefill_flops (a prompt of that length), attention_decode_flops (one token at that depth);
+    operations are of all ranks together, and null when a layer does not state its heads.
     """
+    one = pl.lit(1, dtype=pl.Int64)
     count = pl.col("n_layers").cast(pl.Int64)
     per_layer = (
         rows.select(
@@ -82,7 +111,7 @@ def cache_at_depth(rows: pl.LazyFrame, layers: pl.LazyFrame, key: str, depth: st
             pl.col(depth).cast(pl.Int64).alias("context_tokens"),
             "k_bytes_per_element",
             "v_bytes_per_element",
-            n_gpus=pl.lit(1, dtype=pl.Int64),
+            n_gpus=one if ranks is None else ranks.cast(pl.Int64),
         )
         .join(layers, on="model")
         .with_columns(
@@ -97,13 +126,19 @@ def cache_at_depth(rows: pl.LazyFrame, layers: pl.LazyFrame, key: str, depth: st
         kv_sequence_bytes=((pl.col("kept") + pl.col("state")) * count).sum(),
         kv_step_bytes=((pl.col("read") + 2 * pl.col("state")) * count).sum(),
         kv_start_bytes=(2 * pl.col("state") * count).sum(),
-        attention_prefill_flops=pl.col("prompt_flops").sum(),
-        attention_decode_flops=pl.col("token_flops").sum(),
+        attention_prefill_flops=_sum_if_known("prompt_flops"),
+        attention_decode_flops=_sum_if_known("token_flops"),
     )
 
 
+def _sum_if_known(name: str) -> pl.Expr:
+    return pl.when(~pl.col(name).has_nulls()).then(pl.col(name).sum())
+
+
 def _attention_flops(prompt: bool) -> pl.Expr:
-    """Attention operations of a run of layers, as `prefill.attention_flops` counts them, at the row's context."""
+    """Attention operations of a run of layers, as `prefill.attention_flops` counts them, at the row's
+    context.
+    """
     scored = pl.col("mixer").cast(pl.String).is_in(SCORED_MIXERS)
     key_size = pl.coalesce("k_head_dim", "latent_dim").cast(pl.Float64)
     value_size = pl.coalesce("v_head_dim", "k_head_dim", "latent_dim").cast(pl.Float64)
@@ -111,4 +146,4 @@ def _attention_flops(prompt: bool) -> pl.Expr:
     length = pl.col("context_tokens").cast(pl.Float64)
     span = pl.min_horizontal(length, pl.col("window_tokens").cast(pl.Float64))
     positions = span * length - span * span / 2 if prompt else span
-    return pl.when(scored).then(per_position * positions).otherwise(0.0).fill_null(0.0)
+    return pl.when(scored).then(per_position * positions).otherwise(0.0)

@@ -1,4 +1,6 @@
-"""Does it fit: parts added up per GPU, compared with what the driver and the engine really leave. Pure expressions."""
+"""Does it fit: parts added up per GPU, compared with what the driver and the engine really leave. Pure
+expressions.
+"""
 
 from __future__ import annotations
 
@@ -18,12 +20,15 @@ def gib(bytes_column: str) -> pl.Expr:
 
 
 def total_gib() -> pl.Expr:
-    """Weights, KV cache and runtime per GPU, added as published, so that the parts of a row add up to its total."""
+    """Weights, KV cache and runtime per GPU, added as published, so that the parts of a row add up to its
+    total.
+    """
     return (pl.col("weights_gib") + pl.col("kv_cache_gib") + pl.col("runtime_gib")).round(GIB_DECIMALS)
 
 
 def tight_above_gib(usable_gib: pl.Expr) -> pl.Expr:
-    """The total above which a fit is tight: less than 0.5 GiB or 3 % of the usable memory is left, the larger.
+    """The total above which a fit is tight: less than 0.5 GiB or 3 % of the usable memory is left, the
+    larger.
 
     Source: this project's rule; engines' own totals scatter by 1 to 3 % between versions.
     """
@@ -31,19 +36,24 @@ def tight_above_gib(usable_gib: pl.Expr) -> pl.Expr:
 
 
 def verdict(total: pl.Expr, usable_gib: pl.Expr) -> pl.Expr:
-    """`comfortable`, `tight` or `no_fit` as an Enum; null where the usable memory is (no such system for this GPU)."""
+    """`comfortable`, `tight` or `no_fit` as an Enum; null where the usable memory is (no such system for this
+    GPU).
+    """
     code = (total > tight_above_gib(usable_gib)).cast(pl.UInt8) + (total > usable_gib).cast(pl.UInt8)
     return code.cat.to(VERDICT_TYPE)
 
 
 def engine_usable_gib(usable_gib: pl.Expr, memory_gib: pl.Expr) -> pl.Expr:
-    """What the engine lets itself use: engines with a memory fraction take it of the total memory, never more than
-    the driver offers. Reads `memory_utilization` (null where the engine takes what it needs).
+    """What the engine lets itself use: engines with a memory fraction take it of the total memory, never more
+    than the driver offers. Reads `memory_utilization` (null where the engine takes what it needs).
 
     Source: vLLM 0.33.0 v1/worker/gpu_worker.py:753 (requested = total x utilization).
     """
-    budget = pl.when(pl.col("memory_utilization").is_null()).then(None).otherwise(
-        memory_gib * pl.col("memory_utilization")
+    budget = (
+        pl.when(pl.col("memory_utilization").is_null())
+        .then(None)
+        .otherwise(memory_gib * pl.col("memory_utilization"))
     )
-    # min_horizontal skips nulls: no budget leaves what the driver offers, but without a driver there is nothing.
+    # min_horizontal skips nulls: no budget leaves what the driver offers, but without a driver there is
+    # nothing.
     return pl.when(usable_gib.is_not_null()).then(pl.min_horizontal(usable_gib, budget))

@@ -1,7 +1,8 @@
-"""The cube `estimates`: one GPU meets all recipes it can run. Elementwise arithmetic only, so that 10^8 rows stream.
+"""The cube `estimates`: one GPU meets all recipes it can run. Elementwise arithmetic only, so that 10^8 rows
+stream.
 
-`recipes` (see `recipes.recipes`) are sorted and typed by the caller; nothing here reorders or joins more than a table of
-a few dozen rows, except where measurements of this GPU exist.
+`recipes` (see `recipes.recipes`) are sorted and typed by the caller; nothing here reorders or joins more than
+a table of a few dozen rows, except where measurements of this GPU exist.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from estimator.measured import SETTING
 from estimator.prefill import prefill_tok_s, prompt_s, ttft_ms
 
 SIGNIFICANT_FIGURES = 3
+INTERVAL_FIGURES = 2
 RATES = (
     "weight_s_per_byte", "clock_s_per_byte", "kv_s_per_byte", "link_s_per_byte", "prefill_s_per_flop",
     "attention_s_per_flop", "bound_s_per_byte", "bound_s_per_flop",
@@ -30,6 +32,13 @@ def published(value: pl.Expr) -> pl.Expr:
     return value.cast(pl.Float32).round_sig_figs(SIGNIFICANT_FIGURES)
 
 
+def published_end(value: pl.Expr) -> pl.Expr:
+    """The end of an interval as published: two significant figures. Intervals are at least 15 % wide to each
+    side, which no rounding to two figures can use up.
+    """
+    return value.cast(pl.Float32).round_sig_figs(INTERVAL_FIGURES)
+
+
 def stacks(
     gpu_rates: pl.DataFrame,
     evidence: pl.DataFrame,
@@ -39,9 +48,9 @@ def stacks(
 ) -> pl.DataFrame:
     """Per gpu, engine, backend and kind of model (dense or MoE): the GPU's rates, the basis and the interval.
 
-    `gpu_rates`: `calibration.gpu_coefficients`; `evidence`: `measured.evidence`; `formats`: engine, backend; `quantity`:
-    whose interval (decode or serving). The basis
-    here is the one of a row without its own measurement; rows with one take `measured_low` and `measured_high`.
+    `gpu_rates`: `calibration.gpu_coefficients`; `evidence`: `measured.evidence`; `formats`: engine, backend;
+    `quantity`: whose interval (decode or serving). The basis here is the one of a row without its own
+    measurement; rows with one take `measured_low` and `measured_high`.
     """
     known = (
         formats.select("engine", "backend")
@@ -64,8 +73,8 @@ def stacks(
     return (
         known.join(spans, on=["basis", "backend", "is_moe"])
         .join(measured, on=["backend", "is_moe"])
-        .select("gpu", "engine", "backend", "is_moe", *[pl.col(name).cast(pl.Float32) for name in (*RATES, *INTERVALS)],
-                "basis")
+        .select("gpu", "engine", "backend", "is_moe",
+                *[pl.col(name).cast(pl.Float32) for name in (*RATES, *INTERVALS)], "basis")
         .sort("gpu", "engine", "backend", "is_moe")
     )  # fmt: skip
 
@@ -79,9 +88,10 @@ def estimates(
 ) -> pl.LazyFrame:
     """The rows of one GPU, in the order of `recipes`, with every column of the table but typed ids.
 
-    `recipes`: those this GPU can run; `gpu`: gpu, memory_gib, usable_gib (own system), usable_windows_gib, citation;
-    `gpu_stacks`: this GPU's rows of `stacks`, its keys typed as in `recipes`; the measured frames: this GPU's rows of
-    `measured.measured_start` and `measured_full` typed likewise, or None where there are none.
+    `recipes`: those this GPU can run; `gpu`: gpu, memory_gib, usable_gib (own system), usable_windows_gib,
+    citation; `gpu_stacks`: this GPU's rows of `stacks`, its keys typed as in `recipes`; the measured frames:
+    this GPU's rows of `measured.measured_start` and `measured_full` typed likewise, or None where there are
+    none.
     """
     rows = recipes.join(gpu_stacks, on=["engine", "backend", "is_moe"], how="left", maintain_order="left")
     rows = _with_measured(rows, measured_start, measured_full)
@@ -104,9 +114,9 @@ def estimates(
             high_share=pl.when("has_measurement").then("measured_high").otherwise("interval_high"),
         )
         .with_columns(
-            decode_tok_s_low=_if_fits(pl.col("mid") * pl.col("low_share")),
+            decode_tok_s_low=pl.when("fits").then(published_end(pl.col("mid") * pl.col("low_share"))),
             decode_tok_s_mid=_if_fits(pl.col("mid")),
-            decode_tok_s_high=_if_fits(pl.min_horizontal(pl.col("mid") * pl.col("high_share"), "bound")),
+            decode_tok_s_high=pl.when("fits").then(_high_end()),
             decode_tok_s_bound=_if_fits(pl.col("bound")),
             decode_start_tok_s=_if_fits(pl.col("start")),
             decode_start_tok_s_bound=_if_fits(pl.col("bound_start")),
@@ -119,6 +129,11 @@ def estimates(
 
 def _if_fits(value: pl.Expr) -> pl.Expr:
     return pl.when("fits").then(published(value))
+
+
+def _high_end() -> pl.Expr:
+    """The upper end, never above the bound as published."""
+    return pl.min_horizontal(published_end(pl.col("mid") * pl.col("high_share")), published(pl.col("bound")))
 
 
 def _usable(gpu: Mapping[str, object], name: str) -> pl.Expr:
@@ -135,7 +150,9 @@ def _windows_verdict(gpu: Mapping[str, object]) -> pl.Expr:
 def _with_measured(
     rows: pl.LazyFrame, measured_start: pl.LazyFrame | None, measured_full: pl.LazyFrame | None
 ) -> pl.LazyFrame:
-    """Adds measured_start_tok_s, measured_full_tok_s and n_anchors; all empty when the GPU was never measured."""
+    """Adds measured_start_tok_s, measured_full_tok_s and n_anchors; all empty when the GPU was never
+    measured.
+    """
     if measured_start is None or measured_full is None:
         nothing = pl.lit(None, dtype=pl.Float32)
         return rows.with_columns(
@@ -148,6 +165,8 @@ def _with_measured(
         .with_columns(
             published(pl.col("measured_start_tok_s")),
             published(pl.col("measured_full_tok_s")),
-            n_anchors=(pl.col("n_start_anchors").fill_null(0) + pl.col("n_full_anchors").fill_null(0)).cast(pl.Int16),
+            n_anchors=(pl.col("n_start_anchors").fill_null(0) + pl.col("n_full_anchors").fill_null(0)).cast(
+                pl.Int16
+            ),
         )
     )

@@ -1,7 +1,7 @@
 """KV cache per GPU as engines hold it: what one request needs, and what the engine reserves for it.
 
-What attention needs is decided in `attention_state`; here an engine's window cells, context steps and state types are
-applied, and the cache is split over GPUs. Pure polars.
+What attention needs is decided in `attention_state`; here an engine's window cells, context steps and state
+types are applied, and the cache is split over GPUs. Pure polars.
 """
 
 from __future__ import annotations
@@ -18,13 +18,14 @@ from estimator.attention_state import (
 from estimator.parallel import fullest_stage_fraction, tensor_ranks
 
 LLAMA_CPP_CONV_BYTES = 4
-# Architectures whose windows llama.cpp does not use: it keeps the whole context (planner of 0c1e57098, all settings).
+# Architectures whose windows llama.cpp does not use: it keeps the whole context (planner of 0c1e57098, all
+# settings).
 LLAMA_CPP_WITHOUT_WINDOWS = ("mistral", "phi3", "starcoder2")
 
 
 def window_cells(window_tokens: pl.Expr, context_tokens: pl.Expr) -> pl.Expr:
-    """Positions an engine keeps of a sliding window or chunk: the windows of its slots and the tokens in flight, in
-    whole steps.
+    """Positions an engine keeps of a sliding window or chunk: the windows of its slots and the tokens in
+    flight, in whole steps.
 
     Reads slots, window_slack_tokens and window_step_tokens of the engine. llama.cpp with a unified cache:
     pad(min(C, W x slots + ubatch), 256) (llama-kv-cache-iswa.cpp at 0c1e57098). vLLM:
@@ -36,10 +37,11 @@ def window_cells(window_tokens: pl.Expr, context_tokens: pl.Expr) -> pl.Expr:
 
 
 def engine_windows(frameworks: pl.LazyFrame, steps: pl.LazyFrame) -> pl.LazyFrame:
-    """Per framework, how it keeps windows and state: slots, window_slack_tokens, window_step_tokens, is_llama_cpp.
+    """Per framework, how it keeps windows and state: slots, window_slack_tokens, window_step_tokens,
+    is_llama_cpp.
 
-    `frameworks` and `steps`: the tables frameworks and framework_steps. An engine that states neither a block nor a
-    context step keeps exactly the window; one that states no slots has one.
+    `frameworks` and `steps`: the tables frameworks and framework_steps. An engine that states neither a block
+    nor a context step keeps exactly the window; one that states no slots has one.
     """
     in_flight = steps.filter((pl.col("setting") == "prefill_tokens") & (pl.col("at_least") == 0)).select(
         "framework", in_flight_tokens=pl.col("value").cast(pl.Int64)
@@ -68,11 +70,11 @@ def kv_cache(
 ) -> pl.LazyFrame:
     """The table `kv_cache`: model x framework x kv_dtype x context_tokens x n_gpus -> bytes.
 
-    `models`: model, model_type, n_layers, model_citation; `layers`: the table; `storages`: framework, parallel_mode,
-    kv_dtype, k_bytes_per_element, v_bytes_per_element, kv_dtype_citation and the columns of `engine_windows`. Out:
-    needed_bytes and reserved_bytes on the fullest GPU, read_bytes and start_read_bytes (what one token reads on all GPUs
-    together, replicated heads and latents on each of them: with the cache full, and with it empty, which is recurrent
-    state only).
+    `models`: model, model_type, n_layers, model_citation; `layers`: the table; `storages`: framework,
+    parallel_mode, kv_dtype, k_bytes_per_element, v_bytes_per_element, kv_dtype_citation and the columns of
+    `engine_windows`. Out: needed_bytes and reserved_bytes on the fullest GPU, read_bytes and start_read_bytes
+    (what one token reads on all GPUs together, replicated heads and latents on each of them: with the cache
+    full, and with it empty, which is recurrent state only).
     """
     settings = _settings(storages, contexts, n_gpus)
     # Distinct settings are computed once; what each rank reads is summed over the ranks after the join.
@@ -87,11 +89,14 @@ def kv_cache(
             _cache_rows(layers, layers, settings.filter(~pl.col("is_llama_cpp")), CONV_BYTES),
         ]
     )
-    keys = ["context_tokens", "k_bytes_per_element", "v_bytes_per_element", "is_llama_cpp", "slots", "window_slack_tokens",
-            "window_step_tokens"]  # fmt: skip
-    wide = storages.join(contexts, how="cross").join(n_gpus, how="cross").filter(
-        (pl.col("n_gpus") == 1) | (pl.col("parallel_mode") != "none")
-    ).with_columns(pl.col("context_tokens").cast(pl.Int64), ranks=tensor_ranks().cast(pl.Int64))
+    keys = ["context_tokens", "k_bytes_per_element", "v_bytes_per_element", "is_llama_cpp", "slots",
+            "window_slack_tokens", "window_step_tokens"]  # fmt: skip
+    wide = (
+        storages.join(contexts, how="cross")
+        .join(n_gpus, how="cross")
+        .filter((pl.col("n_gpus") == 1) | (pl.col("parallel_mode") != "none"))
+        .with_columns(pl.col("context_tokens").cast(pl.Int64), ranks=tensor_ranks().cast(pl.Int64))
+    )
     joined = wide.join(rows, left_on=[*keys, "ranks"], right_on=[*keys, "n_gpus"]).join(models, on="model")
     stage = fullest_stage_fraction()
     return joined.select(
@@ -133,14 +138,18 @@ def llama_cpp_layers(layers: pl.LazyFrame, models: pl.LazyFrame) -> pl.LazyFrame
     unused = pl.col("model_type").is_in(LLAMA_CPP_WITHOUT_WINDOWS).fill_null(False)
     window = pl.when(unused).then(None).otherwise("window_tokens")
     return (
-        layers.join(models.select("model", "model_type"), on="model").with_columns(window_tokens=window).drop("model_type")
+        layers.join(models.select("model", "model_type"), on="model")
+        .with_columns(window_tokens=window)
+        .drop("model_type")
     )
 
 
 def _cache_rows(
     layers: pl.LazyFrame, engine_layers: pl.LazyFrame, settings: pl.LazyFrame, conv_bytes: int
 ) -> pl.LazyFrame:
-    """Bytes per rank: needed and read (by the model's `layers`), reserved (by the layers as the engine caches them)."""
+    """Bytes per rank: needed and read (by the model's `layers`), reserved (by the layers as the engine caches
+    them).
+    """
     keys = ["model", *settings.collect_schema()]
     needed = cache_bytes_by_setting(layers, settings, conv_bytes).select(
         *keys,

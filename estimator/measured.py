@@ -1,4 +1,6 @@
-"""Joins accepted measurements to cube rows and says how much evidence an estimate has (`basis`). Pure expressions."""
+"""Joins accepted measurements to cube rows and says how much evidence an estimate has (`basis`). Pure
+expressions.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,9 @@ BASIS_TYPE = pl.Enum(BASES)
 
 
 def accepted_decode(anchors: pl.LazyFrame) -> pl.LazyFrame:
-    """Measured decode speeds that may stand beside an estimate: accepted, one request, with a speed and a depth."""
+    """Measured decode speeds that may stand beside an estimate: accepted, one request, with a speed and a
+    depth.
+    """
     return anchors.filter(pl.col("state") == "accepted", pl.col("decode_tok_s").is_not_null())
 
 
@@ -24,7 +28,8 @@ def accepted_serving(anchors: pl.LazyFrame) -> pl.LazyFrame:
 def measured_start(anchors: pl.LazyFrame) -> pl.LazyFrame:
     """Median speed per setting with an almost empty cache (depth under 1,500 tokens).
 
-    Out: the setting, measured_start_tok_s, n_start_anchors. Unknown depth counts as empty: benchmark defaults are.
+    Out: the setting, measured_start_tok_s, n_start_anchors. Unknown depth counts as empty: benchmark defaults
+    are.
     """
     shallow = pl.col("depth_tokens").fill_null(0) < EMPTY_CACHE_DEPTH_TOKENS
     return (
@@ -55,8 +60,9 @@ def measured_full(anchors: pl.LazyFrame, contexts: pl.LazyFrame) -> pl.LazyFrame
 def evidence(anchors: pl.LazyFrame, gpus: pl.LazyFrame) -> pl.LazyFrame:
     """For every gpu x engine x backend: how near the nearest measurement is.
 
-    `anchors`: accepted ones (`accepted_decode`, `accepted_serving`) with engine added; `gpus`: gpu, family. Out: gpu, engine, backend, device_measured, family_measured,
-    engine_measured (booleans); rows for every GPU and every engine and backend that was ever measured.
+    `anchors`: accepted ones (`accepted_decode`, `accepted_serving`) with engine added; `gpus`: gpu, family.
+    Out: gpu, engine, backend, device_measured, family_measured, engine_measured (booleans); rows for every
+    GPU and every engine and backend that was ever measured.
     """
     seen = (
         anchors.join(gpus.select("gpu", "family"), on="gpu")

@@ -1,7 +1,8 @@
 """Everything about a combination that does not depend on the GPU, worked out once: the cube's left-hand side.
 
-A recipe is model x framework x backend x quant x kv_dtype x n_gpus x context. Its memory is final (bytes per GPU do not
-depend on which GPU), its speed is reduced to a few numbers that one GPU's rates turn into seconds. Pure polars.
+A recipe is model x framework x backend x quant x kv_dtype x n_gpus x context. Its memory is final (bytes per
+GPU do not depend on which GPU), its speed is reduced to a few numbers that one GPU's rates turn into seconds.
+Pure polars.
 """
 
 from __future__ import annotations
@@ -17,8 +18,8 @@ from estimator.prefill import attention_flops, prefill_work
 CONTEXT_STATES = pl.Enum(["native", "extended"])
 KEY = ("model", "framework", "backend", "quant", "kv_dtype", "n_gpus", "context_tokens")
 MODEL_COLUMNS = (
-    "model", "n_layers", "n_moe_layers", "n_linear_layers", "hidden_size", "n_kv_heads", "attention_kind", "is_moe",
-    "n_experts", "n_experts_used", "expert_params", "active_params", "native_context_tokens",
+    "model", "n_layers", "n_moe_layers", "n_linear_layers", "hidden_size", "n_kv_heads", "attention_kind",
+    "is_moe", "n_experts", "n_experts_used", "expert_params", "active_params", "native_context_tokens",
 )  # fmt: skip
 WORK_COLUMNS = (
     "decode_fixed_s", "decode_weight_bytes", "decode_weight_effective_bytes", "decode_kv_effective_bytes",
@@ -54,12 +55,13 @@ def recipes(
 ) -> pl.LazyFrame:
     """One row per recipe, sorted by `KEY`.
 
-    `formats`: format (its number), framework, engine, backend, parallel_mode, memory_utilization, quant, quant_class,
-    kv_dtype, framework_citation; `settings` and `refused`: `runnable.model_settings` and `runnable.refused_splits`; the
-    rest: the tables of those names. A model's contexts end at `extended_context_factor` times its native one; models without
-    a native context have none. The table kv_cache counts what is read on all ranks, so nothing is replicated again; a
-    prompt reads the weights of all GPUs. Adds weights_gib, kv_cache_gib, runtime_gib, total_gib (per GPU), context_state, the
-    columns of decode_work, bound_work and prefill_work, and the citations.
+    `formats`: format (its number), framework, engine, backend, parallel_mode, memory_utilization, quant,
+    quant_class, kv_dtype, framework_citation; `settings` and `refused`: `runnable.model_settings` and
+    `runnable.refused_splits`; the rest: the tables of those names. A model's contexts end at
+    `extended_context_factor` times its native one; models without a native context have none. The table
+    kv_cache counts what is read on all ranks, so nothing is replicated again; a prompt reads the weights of
+    all GPUs. Adds weights_gib, kv_cache_gib, runtime_gib, total_gib (per GPU), context_state, the columns of
+    decode_work, bound_work and prefill_work, and the citations.
     """
     shaped = models.select(*MODEL_COLUMNS, expert_active_params=expert_active_params())
     lengths = kv_cache.select(tokens=pl.col("context_tokens")).unique()
@@ -72,7 +74,8 @@ def recipes(
         .join(shaped, on="model")
         .filter(pl.col("context_tokens") <= extended_context_factor * pl.col("native_context_tokens"))
         .join(
-            runtime.drop("framework_citation"), on=["model", "framework", "backend", "context_tokens", "n_gpus"]
+            runtime.drop("framework_citation"),
+            on=["model", "framework", "backend", "context_tokens", "n_gpus"],
         )
         .join(attention, on=["model", "context_tokens"], how="left")
         .with_columns(weights_gib=gib("weights_bytes"), kv_cache_gib=gib("reserved_bytes"),
@@ -85,7 +88,9 @@ def recipes(
         *bound_work(),
         *prefill_work(coefficients),
     )
-    memory = [pl.col(name).cast(pl.Float32) for name in ("weights_gib", "kv_cache_gib", "runtime_gib", "total_gib")]
+    memory = [
+        pl.col(name).cast(pl.Float32) for name in ("weights_gib", "kv_cache_gib", "runtime_gib", "total_gib")
+    ]
     return worked.select(
         *KEY,
         "format",

@@ -1,7 +1,8 @@
-"""What the cubes may hold: the support rules composed into formats per GPU and models per framework. Pure polars.
+"""What the cubes may hold: the support rules composed into formats per GPU and models per framework. Pure
+polars.
 
-Only combinations that every rule lets run (`yes` or `partial`) are kept; unknown is not published as working. Which rule
-decides what is in `support`.
+Only combinations that every rule lets run (`yes` or `partial`) are kept; unknown is not published as working.
+Which rule decides what is in `support`.
 """
 
 from __future__ import annotations
@@ -29,15 +30,19 @@ FORMAT = ("framework", "backend", "quant", "kv_dtype")
 def gpu_formats(formats: pl.DataFrame, tables: SupportTables) -> pl.DataFrame:
     """gpu, format: which of the numbered `formats` (format and the `FORMAT` columns) each GPU can run.
 
-    A format runs where its framework runs on the GPU through the backend, knows the weight format there, and the cache
-    type. Sorted by gpu and format.
+    A format runs where its framework runs on the GPU through the backend, knows the weight format there, and
+    the cache type. Sorted by gpu and format.
     """
     frameworks = tables.frameworks.join(formats.select("framework").unique(), on="framework", how="semi")
     quants = tables.quants.join(formats.select("quant").unique(), on="quant", how="semi")
-    kv_dtypes = tables.kv_dtypes.join(formats.select("framework", "kv_dtype").unique(), on=["framework", "kv_dtype"], how="semi")
+    kv_dtypes = tables.kv_dtypes.join(
+        formats.select("framework", "kv_dtype").unique(), on=["framework", "kv_dtype"], how="semi"
+    )
     hardware = supported_hardware(frameworks, tables.gpus, tables.hardware_rules).filter(is_runnable())
     weights = supported_formats(frameworks, tables.gpus, quants, tables.format_rules).filter(is_runnable())
-    caches = supported_kv_dtypes(frameworks, tables.gpus, kv_dtypes, tables.kv_dtype_rules).filter(is_runnable())
+    caches = supported_kv_dtypes(frameworks, tables.gpus, kv_dtypes, tables.kv_dtype_rules).filter(
+        is_runnable()
+    )
     place = ["framework", "backend", "gpu"]
     return (
         formats.select("format", *FORMAT)
@@ -50,16 +55,20 @@ def gpu_formats(formats: pl.DataFrame, tables: SupportTables) -> pl.DataFrame:
 
 
 def model_settings(formats: pl.DataFrame, n_gpus: Sequence[int], tables: SupportTables) -> pl.DataFrame:
-    """model, framework, kv_dtype, n_gpus, arch_min: where the framework knows the model's architecture, can split it
-    over that many GPUs, and its cache type fits the model's heads.
+    """model, framework, kv_dtype, n_gpus, arch_min: where the framework knows the model's architecture, can
+    split it over that many GPUs, and its cache type fits the model's heads.
 
     `arch_min`: the compute capability that the architecture needs there, if any. Sorted.
     """
     frameworks = tables.frameworks.join(formats.select("framework").unique(), on="framework", how="semi")
     caches = formats.select("framework", "kv_dtype").unique()
     kv_dtypes = tables.kv_dtypes.join(caches, on=["framework", "kv_dtype"], how="semi")
-    known = supported_architectures(tables.models, frameworks, tables.architecture_rules).filter(is_runnable())
-    split = supported_parallelism(tables.models, frameworks, n_gpus, tables.parallelism_rules).filter(is_runnable())
+    known = supported_architectures(tables.models, frameworks, tables.architecture_rules).filter(
+        is_runnable()
+    )
+    split = supported_parallelism(tables.models, frameworks, n_gpus, tables.parallelism_rules).filter(
+        is_runnable()
+    )
     refused = refused_head_sizes(tables.layers, kv_dtypes)
     return (
         known.select("model", "framework", "arch_min")

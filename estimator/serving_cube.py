@@ -1,4 +1,5 @@
-"""The cube `serving`: one GPU meets all serving recipes it can run, workload by workload. Streams like `cube`.
+"""The cube `serving`: one GPU meets all serving recipes it can run, workload by workload. Streams like
+`cube`.
 
 Physics is in `serving`; here recipes are laid out once and a GPU's numbers are put beside them.
 """
@@ -10,7 +11,7 @@ from collections.abc import Mapping
 import polars as pl
 
 from estimator.attention_state import cache_bytes_by_setting
-from estimator.cube import published
+from estimator.cube import published, published_end
 from estimator.parallel import kv_replication
 from estimator.prefill import attention_flops
 from estimator.recipes import expert_active_params
@@ -18,9 +19,10 @@ from estimator.serving import serving_estimates
 
 KEY = ("model", "framework", "quant", "kv_dtype", "n_gpus", "workload", "concurrency")
 NUMBERS = (
-    "dense_read_bytes", "expert_bytes", "weights_bytes", "active_params", "body_active_params", "kv_replication",
-    "attention_prefill_flops", "kv_sequence_bytes", "kv_step_bytes", "memory_utilization", "input_tokens",
-    "output_tokens", "n_layers", "hidden_size", "n_experts", "n_experts_used",
+    "dense_read_bytes", "expert_bytes", "weights_bytes", "active_params", "body_active_params",
+    "kv_replication", "attention_prefill_flops", "kv_sequence_bytes", "kv_step_bytes",
+    "memory_utilization", "input_tokens", "output_tokens", "n_layers", "hidden_size", "n_experts",
+    "n_experts_used",
 )  # fmt: skip
 
 
@@ -46,10 +48,10 @@ def serving_recipes(
 ) -> pl.LazyFrame:
     """One row per serving recipe, sorted by `KEY` (and backend, of which a GPU has one).
 
-    `formats`: format, framework, engine, backend, parallel_mode, memory_utilization, quant, compute_dtype, kv_dtype,
-    k_bytes_per_element, v_bytes_per_element, framework_citation; `settings` and `refused`: see
-    `runnable`; `workloads`: workload, input_tokens, output_tokens, concurrency; the rest: the tables. Requests longer than the
-    model's native context are left out.
+    `formats`: format, framework, engine, backend, parallel_mode, memory_utilization, quant, compute_dtype,
+    kv_dtype, k_bytes_per_element, v_bytes_per_element, framework_citation; `settings` and `refused`: see
+    `runnable`; `workloads`: workload, input_tokens, output_tokens, concurrency; the rest: the tables.
+    Requests longer than the model's native context are left out.
     """
     lengths = workloads.select(tokens=pl.col("input_tokens").cast(pl.Int64)).unique()
     attention = attention_flops(layers, lengths).select("model", "tokens", "attention_prefill_flops")
@@ -57,8 +59,8 @@ def serving_recipes(
     shaped = models.with_columns(
         expert_active_params=expert_active_params(), body_active_params=body_active_params()
     ).select(
-        "model", "n_layers", "hidden_size", "n_experts", "n_experts_used", "active_params", "body_active_params",
-        "n_kv_heads", "attention_kind", "native_context_tokens", "is_moe",
+        "model", "n_layers", "hidden_size", "n_experts", "n_experts_used", "active_params",
+        "body_active_params", "n_kv_heads", "attention_kind", "native_context_tokens", "is_moe",
     )  # fmt: skip
     rows = (
         settings.join(formats, on=["framework", "kv_dtype"])
@@ -69,7 +71,10 @@ def serving_recipes(
         .join(workloads, how="cross")
         .filter(pl.col("input_tokens") + pl.col("output_tokens") <= pl.col("native_context_tokens"))
         .join(attention, left_on=["model", "input_tokens"], right_on=["model", "tokens"])
-        .join(caches, on=["model", "k_bytes_per_element", "v_bytes_per_element", "input_tokens", "output_tokens"])
+        .join(
+            caches,
+            on=["model", "k_bytes_per_element", "v_bytes_per_element", "input_tokens", "output_tokens"],
+        )
         .with_columns(kv_replication=kv_replication())
     )
     return rows.select(
@@ -97,23 +102,27 @@ def serving(
 ) -> pl.LazyFrame:
     """The rows of one GPU, in the order of `recipes`, with every column of the table but typed ids.
 
-    `gpu`: gpu, citation, memory_gib, bandwidth_gb_s, link_one_way_gb_s; `gpu_stacks`: engine, backend, is_moe, basis,
-    interval_low, interval_high of this GPU for serving; `rates`: compute_dtype, serving_tflops of this GPU.
+    `gpu`: gpu, citation, memory_gib, bandwidth_gb_s, link_one_way_gb_s; `gpu_stacks`: engine, backend,
+    is_moe, basis, interval_low, interval_high of this GPU for serving; `rates`: compute_dtype, serving_tflops
+    of this GPU.
     """
-    rows = recipes.join(gpu_stacks, on=["engine", "backend", "is_moe"], how="left", maintain_order="left").join(
-        rates, on="compute_dtype", how="left", maintain_order="left"
-    )
+    rows = recipes.join(
+        gpu_stacks, on=["engine", "backend", "is_moe"], how="left", maintain_order="left"
+    ).join(rates, on="compute_dtype", how="left", maintain_order="left")
     on_gpu = rows.with_columns(
-        *[pl.lit(gpu[name], dtype=pl.Float32).alias(name) for name in ("memory_gib", "bandwidth_gb_s", "link_one_way_gb_s")]
+        *[
+            pl.lit(gpu[name], dtype=pl.Float32).alias(name)
+            for name in ("memory_gib", "bandwidth_gb_s", "link_one_way_gb_s")
+        ]
     )
     estimated = serving_estimates(on_gpu, coefficients)
     speed = pl.col("output_tok_s")
     return estimated.with_columns(
         gpu=pl.lit(gpu["gpu"]),
         gpu_citation=pl.lit(gpu["citation"]),
-        output_tok_s_low=published(speed * pl.col("interval_low")),
+        output_tok_s_low=published_end(speed * pl.col("interval_low")),
         output_tok_s_mid=published(speed),
-        output_tok_s_high=published(speed * pl.col("interval_high")),
+        output_tok_s_high=published_end(speed * pl.col("interval_high")),
         output_tok_s_per_request=published(pl.col("output_tok_s_per_request")),
         ttft_ms=published(pl.col("ttft_ms")),
         tpot_ms=published(pl.col("tpot_ms")),

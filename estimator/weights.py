@@ -1,7 +1,8 @@
-"""Weight memory: bytes on the device, on the host, in the file, and read for one token. Pure polars expressions.
+"""Weight memory: bytes on the device, on the host, in the file, and read for one token. Pure polars
+expressions.
 
-First version: parameter counts by role times storage density by role. What a role weighs is decided here; how many
-parameters it has comes from `parameters`, how dense a format stores it from the `quants` table.
+First version: parameter counts by role times storage density by role. What a role weighs is decided here; how
+many parameters it has comes from `parameters`, how dense a format stores it from the `quants` table.
 """
 
 from __future__ import annotations
@@ -16,7 +17,9 @@ HOST_EMBEDDING_ENGINES = (*LLAMA_CPP_FAMILY, "exllamav3")
 
 
 def body_bpw() -> pl.Expr:
-    """Bits per weight of attention, dense FFN and norms: rest_bpw where the format covers only the routed experts."""
+    """Bits per weight of attention, dense FFN and norms: rest_bpw where the format covers only the routed
+    experts.
+    """
     return pl.coalesce("rest_bpw", "body_bpw")
 
 
@@ -39,15 +42,16 @@ def head_bytes() -> pl.Expr:
 def stored_embedding_bpw() -> pl.Expr:
     """Bits per weight of what rows are looked up in: the input embedding and the per-layer embeddings.
 
-    llama-quantize gives both the output's type in tied models (src/llama-quant.cpp of llama.cpp@0c1e57098; its dry run
-    on Gemma-3n and Gemma-4).
+    llama-quantize gives both the output's type in tied models (src/llama-quant.cpp of llama.cpp@0c1e57098;
+    its dry run on Gemma-3n and Gemma-4).
     """
     as_output = pl.col("is_tied") & pl.col("engine").cast(pl.String).is_in(LLAMA_CPP_FAMILY)
     return pl.when(as_output).then("head_bpw").otherwise("embedding_bpw")
 
 
 def embedding_bytes() -> pl.Expr:
-    """Bytes of the input embedding when it is a matrix of its own: untied, or tied but stored at another density.
+    """Bytes of the input embedding when it is a matrix of its own: untied, or tied but stored at another
+    density.
 
     ExLlama stores a quantized head beside the 16-bit embedding even where the checkpoint ties them.
     """
@@ -62,11 +66,12 @@ def per_layer_embedding_bytes() -> pl.Expr:
 
 
 def host_bytes() -> pl.Expr:
-    """Bytes kept in host memory: by llama.cpp, its wrappers and ExLlamaV3 the input and the per-layer embeddings.
+    """Bytes kept in host memory: by llama.cpp, its wrappers and ExLlamaV3 the input and the per-layer
+    embeddings.
 
-    Source: llama.cpp@0c1e57098 src/llama-model.cpp:1604-1605 (`dev_input` is the CPU); per-layer embeddings as seen in
-    the planner's split of Gemma-4-E4B; exllamav3@01b5218 exllamav3/modules/embedding.py (`prefer_cpu`). A tied model
-    has a host copy of the matrix beside the one on the GPU.
+    Source: llama.cpp@0c1e57098 src/llama-model.cpp:1604-1605 (`dev_input` is the CPU); per-layer embeddings
+    as seen in the planner's split of Gemma-4-E4B; exllamav3@01b5218 exllamav3/modules/embedding.py
+    (`prefer_cpu`). A tied model has a host copy of the matrix beside the one on the GPU.
     """
     looked_up = role_bytes("embedding_params", stored_embedding_bpw()) + per_layer_embedding_bytes()
     return pl.when(keeps_embedding_on_host()).then(looked_up).otherwise(0.0)
@@ -112,9 +117,9 @@ def weights(models: pl.LazyFrame, formats: pl.LazyFrame, n_gpus: pl.LazyFrame) -
     """The table `weights`: model x framework x quant x n_gpus.
 
     `models`: the models table's parameter columns, n_layers and model_citation; `formats`: framework, engine,
-    parallel_mode, quant and the quants table's body_bpw, rest_bpw, embedding_bpw, head_bpw, scope, quant_citation;
-    `n_gpus`: one column of counts. Formats without a density for every role, and formats that cover only experts on
-    models without any, are left out. Bytes are whole numbers.
+    parallel_mode, quant and the quants table's body_bpw, rest_bpw, embedding_bpw, head_bpw, scope,
+    quant_citation; `n_gpus`: one column of counts. Formats without a density for every role, and formats that
+    cover only experts on models without any, are left out. Bytes are whole numbers.
     """
     dense_formats = formats.filter(
         pl.all_horizontal(pl.col("body_bpw", "embedding_bpw", "head_bpw").is_not_null())
@@ -136,7 +141,14 @@ def weights(models: pl.LazyFrame, formats: pl.LazyFrame, n_gpus: pl.LazyFrame) -
     split = per_format.join(n_gpus, how="cross").filter(
         (pl.col("n_gpus") == 1) | (pl.col("parallel_mode") != "none")
     )
-    byte_columns = ("device_bytes", "host_bytes", "file_bytes", "dense_read_bytes", "expert_bytes", "expert_read_bytes")
+    byte_columns = (
+        "device_bytes",
+        "host_bytes",
+        "file_bytes",
+        "dense_read_bytes",
+        "expert_bytes",
+        "expert_read_bytes",
+    )
     return split.select(
         "model",
         "framework",

@@ -14,6 +14,16 @@ from warehouse.dictionary import Column, Table
 PREVIEW_ROWS = 8
 PREVIEW_COLUMNS = 10
 _CELL_LENGTH = 40
+_SHOWN_TYPES = {
+    "str": "string",
+    "id": "string",
+    "enum": "string",
+    "i16": "int16",
+    "i32": "int32",
+    "i64": "int64",
+    "f32": "float32",
+    "f64": "float64",
+}
 
 
 def column_schema(table: Table) -> dg.TableSchema:
@@ -70,12 +80,17 @@ def _column(column: Column, table: Table) -> dg.TableColumn:
         other.append(f"at most {column.max:g}")
     return dg.TableColumn(
         name=column.name,
-        type=f"{column.dtype} [{column.unit}]" if column.unit else column.dtype,
+        type=f"{_shown_type(column)} [{column.unit}]" if column.unit else _shown_type(column),
         description=column.description,
         constraints=dg.TableColumnConstraints(
             nullable=column.nullable, unique=table.key == (column.name,), other=other
         ),
     )
+
+
+def _shown_type(column: Column) -> str:
+    """The type in the words for which the UI has pictures."""
+    return _SHOWN_TYPES.get(column.dtype, column.dtype)
 
 
 def _row(cells: Sequence[object]) -> str:

@@ -22,6 +22,7 @@ from pipeline.progress import Progress
 from pipeline.project import Project
 from pipeline.table_store import TableStore
 
+_INTERRUPTED = "DagsterExecutionInterruptedError"
 _QUIET = {"loggers": {"console": {"config": {"log_level": "CRITICAL"}}}}
 
 
@@ -96,7 +97,10 @@ def run_build(
             instance=instance, run_config=_QUIET, raise_on_error=False
         )
     if not result.success:
-        raise BuildFailed(_failures(result))
+        failures = _failures(result)
+        if any(_INTERRUPTED in failure.why for failure in failures):
+            raise KeyboardInterrupt  # Dagster took it for a failed step
+        raise BuildFailed(failures)
     return BuildReport(
         tables=tuple(_table_reports(result, TableStore(built.stage, built.version))),
         warnings=tuple(_warnings(result)),

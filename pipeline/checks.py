@@ -38,6 +38,7 @@ class Share:
     counted: pl.Expr
     breach: pl.Expr
     allowed: float
+    is_warning: bool = False
 
 
 def _above(value: str, bound: str) -> pl.Expr:
@@ -89,6 +90,16 @@ SHARES: dict[str, tuple[Share, ...]] = {
             & pl.col("is_above_bound").is_not_null(),
             pl.col("is_above_bound"),
             _ABOVE_BOUND_ALLOWED,
+        ),
+    ),
+    "unresolved_names": (
+        Share(
+            "names_are_resolved",
+            "Names of measured rows that no alias resolves: shown and counted, never a fault.",
+            pl.col("rows") > 0,
+            pl.lit(True),
+            0.0,
+            is_warning=True,
         ),
     ),
 }
@@ -215,7 +226,7 @@ def _unknown_categories(frame: pl.LazyFrame, one: Table, known: Mapping[str, set
 
 
 def _wrong_partition(frame: pl.LazyFrame, one: Table, gpu: str) -> list[Violation]:
-    wrong = frame.select((pl.col("gpu").cast(pl.String) != gpu).sum()).collect().item() or 0
+    wrong = frame.select((pl.col("gpu") != gpu).sum()).collect().item() or 0
     return [Violation(one.name, "gpu", f"must be the partition's gpu {gpu}", wrong)] if wrong else []
 
 
@@ -250,6 +261,7 @@ def _share(rule: Share, one: Table, parts: Mapping[str, pl.LazyFrame]) -> dg.Ass
         check_name=rule.name,
         asset_key=one.name,
         passed=share <= rule.allowed,
+        severity=dg.AssetCheckSeverity.WARN if rule.is_warning else dg.AssetCheckSeverity.ERROR,
         description=f"{breached} of {counted} rows ({100 * share:.2f} %). {rule.description}",
         metadata={"rows": counted, "breached": breached, "share": share, "allowed": rule.allowed},
     )

@@ -59,7 +59,7 @@ def prepare(grid: ProjectGrid, gpus: Sequence[str], tables: Mapping[str, pl.Data
     on_grid = own_system(tables["gpus"].filter(pl.col("gpu").is_in(list(gpus))))
     spanned = grid_tables.published_models(lazy["models"], grid.span)
     formats = grid_tables.serving_formats(
-        grid_tables.formats(grid.grid, lazy["frameworks"], lazy["quants"], lazy["kv_dtypes"])
+        grid.grid, grid_tables.formats(grid.grid, lazy["frameworks"], lazy["quants"], lazy["kv_dtypes"])
     )
     support = support_tables(on_grid, spanned.collect(), tables)
     ids = cube_ids(tables)

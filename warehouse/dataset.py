@@ -19,3 +19,8 @@ def version_key(version: str) -> tuple[int, int, int]:
         raise ValueError(f"data version {version!r} must be written YYYY.M.N, such as 2026.12.0")
     year, month, number = (int(part) for part in found.groups())
     return year, month, number
+
+# Tables of millions of rows beside the cubes. DuckDB reads them where they lie, as it reads the cubes; the copy of one
+# in SQLite is coded, and the rule of thumb, which is arithmetic over gpus and models, is left out of SQLite to keep it
+# small.
+LARGE_TABLES = ("best_fit", "rule_of_thumb")

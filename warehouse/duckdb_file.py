@@ -100,7 +100,7 @@ def _write_all(path: Path, folder: Path, version: str) -> None:
         connection.execute("USE release")
         set_search_path(connection, folder)
         for one in present:
-            for statement in _cube_statements(one) if one.is_cube else _table_statements(one):
+            for statement in _view_statements(one) if is_view(one) else _table_statements(one):
                 connection.execute(statement)
         for statement in (*_detail_statements(present), *_how_to_read_statements(version, present)):
             connection.execute(statement)
@@ -121,12 +121,19 @@ def _table_statements(one: Table) -> Iterator[str]:
     )
 
 
-def _cube_statements(one: Table) -> Iterator[str]:
-    files = f"{one.name}/gpu=*/{one.name}.parquet"
-    yield (
-        f"CREATE VIEW {_name(one.name)} AS SELECT {_selected(one)} FROM read_parquet({_text(files)}, "
-        "hive_partitioning = true, hive_types_autocast = false)"
-    )
+def is_view(one: Table) -> bool:
+    """Whether a table is read from its Parquet files instead of being copied: the cubes and the large tables."""
+    return one.is_cube or one.name in dataset.LARGE_TABLES
+
+
+def _view_statements(one: Table) -> Iterator[str]:
+    if one.is_cube:
+        files = f"{one.name}/gpu=*/{one.name}.parquet"
+        options = ", hive_partitioning = true, hive_types_autocast = false"
+    else:
+        files, options = f"{one.name}.parquet", ""
+    source = f"read_parquet({_text(files)}{options})"
+    yield f"CREATE VIEW {_name(one.name)} AS SELECT {_selected(one)} FROM {source}"
     words = f"{one.title}. {one.description} Key: {', '.join(one.key)}. {_SEARCH_PATH_HINT}"
     yield from _comments("VIEW", one.name, words, one.columns)
 
@@ -141,13 +148,13 @@ def _detail_statements(present: list[Table]) -> Iterator[str]:
 
 
 def _how_to_read_statements(version: str, present: list[Table]) -> Iterator[str]:
-    cubes = ", ".join(one.name for one in present if one.is_cube) or "none"
+    views = ", ".join(one.name for one in present if is_view(one)) or "none"
     rows = [
         ("what", f"{dataset.TITLE} {version}, schema {dataset.SCHEMA_VERSION}, licence {dataset.LICENCE}."),
         ("tables", "SELECT table_name, comment FROM duckdb_tables() UNION ALL SELECT view_name, comment FROM "
          "duckdb_views() WHERE NOT internal;"),
         ("columns", "SELECT table_name, column_name, comment FROM duckdb_columns() WHERE NOT internal;"),
-        ("cubes", f"These are views over Parquet files and not in this file: {cubes}. {_SEARCH_PATH_HINT}"),
+        ("views", f"These are views over Parquet files and not in this file: {views}. {_SEARCH_PATH_HINT}"),
         ("question", "Name the gpu in WHERE (gpu = '...'): then one file is read instead of all."),
     ]  # fmt: skip
     yield f"CREATE TABLE {HOW_TO_READ} (topic VARCHAR NOT NULL, explanation VARCHAR NOT NULL)"

@@ -89,7 +89,8 @@ def read_corrections(root: Path, anchors: pl.DataFrame, log: FaultLog, use: Cita
                 continue
             said = anchors.item(at, row.field)
             if (None if said is None else str(said)) != row.old_value:
-                log.add(path, "old_value", row.old_value, f"the row says {said!r}", line)
+                words = f"{row.field} of the row is {'empty' if said is None else repr(said)}"
+                log.add(path, "old_value", row.old_value, f"must be what stands there: {words}", line)
                 continue
             rows.append(row.model_dump())
     return pl.DataFrame(rows, schema=CORRECTION_SCHEMA, orient="row")
@@ -107,7 +108,7 @@ def read_publisher_trust(root: Path, log: FaultLog, use: CitationUse) -> pl.Data
 
 def check_anchor_ids(root: Path, anchor_ids: pl.Series, log: FaultLog) -> None:
     """Every row that flags or corrections name must exist; `anchor_ids` are those of both sets."""
-    known = set(anchor_ids)
+    known = {*anchor_ids, *log.refused}
     for name, columns in (
         ("flags.csv", AnchorFlag.model_fields),
         ("corrections.csv", Correction.model_fields),

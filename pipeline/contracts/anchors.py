@@ -15,11 +15,18 @@ from pydantic import Field, StringConstraints, model_validator
 from pipeline.contracts.citing import CitationUse
 from pipeline.contracts.faults import FaultLog
 from pipeline.contracts.reading import RecordModel, path_id, read_rows, source_files
-from pipeline.contracts.strict import Count, Positive, PositiveInt, StrictRow, Text
+from pipeline.contracts.strict import (
+    Count,
+    PartialDate,
+    Positive,
+    PositiveInt,
+    PositiveShort,
+    StrictRow,
+    Text,
+)
 
 FOLDER = "anchors/decode"
 AnchorId = Annotated[str, StringConstraints(pattern=r"^[a-z0-9]+(-[a-z0-9]+)+$", max_length=40)]
-MeasuredOn = Annotated[str, StringConstraints(pattern=r"^\d{4}(-\d{2}(-\d{2})?)?$")]
 NotNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 EvidenceKind = Literal[
     "raw-log", "raw-csv", "raw-csv-derived", "raw-json", "raw-output", "raw-output-doc", "raw-output-forum",
@@ -39,7 +46,7 @@ class MeasuredRow(StrictRow):
 
     anchor_id: AnchorId
     gpu_name: Text | None = None
-    n_gpus: PositiveInt | None = None
+    n_gpus: PositiveShort | None = None
 
 
 class AnchorRow(MeasuredRow):
@@ -66,7 +73,7 @@ class AnchorRow(MeasuredRow):
     prefill_std_tok_s: NotNegative | None = None
     decode_tok_s: Positive | None = None
     decode_std_tok_s: NotNegative | None = None
-    measured_on: MeasuredOn | None = None
+    measured_on: PartialDate | None = None
     evidence_kind: EvidenceKind
     verification: Verification
     physics_flag: Literal["exceeds-bandwidth"] | None = None
@@ -139,17 +146,11 @@ def read_measured(
 
 
 def date_fault(measured_on: str | None, read_on: date | None) -> str | None:
-    """What is wrong with a date of year, month or day precision: it does not exist, or lies after the
-    reading.
-    """
-    if measured_on is None:
+    """What is wrong with a date of year, month or day precision: it lies after the reading."""
+    if measured_on is None or read_on is None:
         return None
-    parts = [int(part) for part in measured_on.split("-")]
-    try:
-        earliest = date(parts[0], *[*parts[1:], 1, 1][:2])
-    except ValueError as error:
-        return f"is no date: {error}"
-    if read_on is not None and earliest > read_on:
+    earliest = date(*[*map(int, measured_on.split("-")), 1, 1][:3])
+    if earliest > read_on:
         return f"lies in the future of its citation, read on {read_on.isoformat()}"
     return None
 

@@ -35,10 +35,10 @@ def check_cited(
     log: FaultLog,
     use: CitationUse,
 ) -> None:
-    """Every number among `fields` (nested by dots) must be listed under a citation; listed fields must be set.
+    """Every number among `fields` (nested by dots) must be listed under a citation; listed ones must be set.
 
-    `cite` maps citation id to field names, as in the record's `[cite]` table. Faults go to `log`, what is cited
-    to `use` (dangling ids are found later, when all citations are known).
+    `cite` maps citation id to field names, as in the record's `[cite]` table. Faults go to `log`, what is
+    cited to `use` (dangling ids are found later, when all citations are known).
     """
     numbers = dict(_numbers(fields))
     cited: set[str] = set()

@@ -12,7 +12,7 @@ from pydantic import model_validator
 from pipeline.contracts.citing import CitationUse
 from pipeline.contracts.faults import FaultLog, unknown_name
 from pipeline.contracts.reading import path_id, read_toml, source_files, validate
-from pipeline.contracts.strict import Positive, PositiveInt, Strict, Text
+from pipeline.contracts.strict import Positive, PositiveInt, PositiveShort, Strict, Text
 
 FOLDER = "claims"
 Quantity = Literal[
@@ -30,11 +30,11 @@ class Claim(Strict):
     """One statement: what it is about, the quantity, and the range it gives (low = high for a point)."""
 
     claim: Text
-    question: PositiveInt | None = None
+    question: PositiveShort | None = None
     statement: Text
     gpu: Text | None = None
     other_gpu: Text | None = None
-    n_gpus: PositiveInt | None = None
+    n_gpus: PositiveShort | None = None
     model: Text | None = None
     quant: Text | None = None
     other_quant: Text | None = None
@@ -106,7 +106,7 @@ class TablePage(Strict):
     title: Text
     citation: Text
     gpu: Text
-    n_gpus: PositiveInt
+    n_gpus: PositiveShort
     model: Text
     framework: Text
     system: Literal["linux", "windows", "macos"]
@@ -147,12 +147,13 @@ def read_claims(
         if citation is not None:
             use.note(citation, path)
         seen: set[str] = set()
+        told: set[tuple[str, str]] = set()
         for claim in claims:
             if claim.claim in seen:
                 log.add(path, "claim", claim.claim, "is already used in this file")
                 continue
             seen.add(claim.claim)
-            if _names_are_known(path, claim, known, log):
+            if _names_are_known(path, claim, known, told, log):
                 rows.append(
                     claim.model_dump()
                     | {"claim": f"{stem}/{claim.claim}", "page": stem, "citation": citation}
@@ -231,10 +232,18 @@ def _claims_of(page: TablePage, row: PageRow) -> list[Claim]:
     return [Claim.model_validate(about | one) for one in [*numbers, verdict]]
 
 
-def _names_are_known(path: Path, claim: Claim, known: Mapping[str, set[str]], log: FaultLog) -> bool:
-    before = len(log.faults)
+def _names_are_known(
+    path: Path, claim: Claim, known: Mapping[str, set[str]], told: set[tuple[str, str]], log: FaultLog
+) -> bool:
+    """Whether every name exists. A wrong one is a fault once per file (`told`), where it is first used: the
+    claims of a table page share theirs.
+    """
+    sound = True
     for field in ("gpu", "other_gpu", "model", "quant", "other_quant", "framework", "other_framework"):
         kind, value = field.removeprefix("other_"), getattr(claim, field)
         if value is not None and kind in known and value not in known[kind]:
-            log.add(path, f"{claim.claim}.{field}", value, unknown_name(value, known[kind], kind))
-    return len(log.faults) == before
+            sound = False
+            if (kind, value) not in told:
+                log.add(path, f"{claim.claim}.{field}", value, unknown_name(value, known[kind], kind))
+            told.add((kind, value))
+    return sound

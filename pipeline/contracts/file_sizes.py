@@ -11,7 +11,7 @@ from pydantic import StringConstraints, model_validator
 from pipeline.contracts.citing import CitationUse
 from pipeline.contracts.faults import FaultLog
 from pipeline.contracts.reading import path_id, read_rows, source_files
-from pipeline.contracts.strict import Positive, PositiveInt, StrictRow, Text
+from pipeline.contracts.strict import Positive, PositiveLong, StrictRow, Text
 
 FOLDER = "file_sizes"
 UNIT_BYTES = {"B": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "GB": 10**9}
@@ -29,12 +29,12 @@ class FileSizeRow(StrictRow):
     file_name: Text | None = None
     format: Literal["gguf", "safetensors", "mlx-safetensors"]
     size_kind: Literal["file", "tensors"]
-    size_bytes: PositiveInt | None = None
+    size_bytes: PositiveLong | None = None
     size_value: Positive
     size_unit: Literal["B", "KiB", "MiB", "GiB", "GB"]
     precision: Literal["exact", "rounded", "unverified"]
     tolerance: Positive | None = None
-    params_exact: PositiveInt | None = None
+    params_exact: PositiveLong | None = None
     params_label: Text | None = None
     confidence: Literal["high", "medium", "low"]
     note: Text | None = None

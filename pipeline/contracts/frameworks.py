@@ -17,7 +17,7 @@ from pydantic import Field, model_validator
 from pipeline.contracts.citing import CitationUse, check_cited
 from pipeline.contracts.faults import FaultLog, unknown_name
 from pipeline.contracts.reading import path_id, read_toml, source_files, validate
-from pipeline.contracts.strict import PositiveInt, Strict, Text
+from pipeline.contracts.strict import PositiveInt, PositiveShort, Strict, Text
 from warehouse.dictionary import polars_schema
 
 FOLDER = "frameworks"
@@ -35,7 +35,7 @@ class Profile(Strict):
     flash_attention: bool | None = None
     ubatch_tokens: PositiveInt | None = None
     batch_tokens: PositiveInt | None = None
-    slots: PositiveInt | None = None
+    slots: PositiveShort | None = None
     kv_block_tokens: PositiveInt | None = None
     context_step_tokens: PositiveInt | None = None
     quantized_kv_start_tokens: PositiveInt | None = None
@@ -144,6 +144,7 @@ def _read_records(root: Path, log: FaultLog, use: CitationUse) -> dict[str, Fram
     for path in source_files(root, FOLDER, ".toml"):
         framework = path_id(path, root / FOLDER, log)
         document = read_toml(path, log)
+        log.refused.add(path.name.removesuffix(".toml"))  # until it is sound
         if framework is None or document is None:
             continue
         record = validate(path, FrameworkRecord, document, log)
@@ -152,6 +153,7 @@ def _read_records(root: Path, log: FaultLog, use: CitationUse) -> dict[str, Fram
         stated = {name: value for name, value in document.items() if name != "cite"}
         check_cited(path, "frameworks", framework, stated, record.cite, log, use)
         records[framework] = record
+        log.refused.discard(framework)
     return records
 
 
@@ -161,10 +163,13 @@ def _check_engines(root: Path, records: dict[str, FrameworkRecord], log: FaultLo
         if record.engine is None:
             continue
         if record.engine not in records:
-            log.add(path, "engine", record.engine, unknown_name(record.engine, records, "framework"))
+            if record.engine not in log.refused:
+                log.add(path, "engine", record.engine, unknown_name(record.engine, records, "framework"))
+            log.refused.add(framework)
             del records[framework]
         elif records[record.engine].role != "engine":
             log.add(path, "engine", record.engine, "must be an engine, not a wrapper or a measured-only name")
+            log.refused.add(framework)
             del records[framework]
 
 

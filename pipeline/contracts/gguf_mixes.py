@@ -15,7 +15,7 @@ import polars as pl
 from pipeline.contracts.citing import CitationUse
 from pipeline.contracts.faults import FaultLog, unknown_name
 from pipeline.contracts.reading import read_rows
-from pipeline.contracts.strict import PositiveInt, StrictRow, Text
+from pipeline.contracts.strict import PositiveInt, PositiveShort, StrictRow, Text
 from warehouse.dictionary import polars_schema
 
 RULES_FILE = "quants/gguf_mix_rules.csv"
@@ -26,15 +26,15 @@ class MixRule(StrictRow):
     """A row of `gguf_mix_rules.csv`: the conditions that are given must all hold."""
 
     quant: Text
-    order: PositiveInt
+    order: PositiveShort
     tensor: Literal[
         "output", "token_embd", "attn_v", "attn_k", "attn_q", "attn_output", "ffn_down", "ffn_gate", "ffn_up",
         "expert", "any",
     ]  # fmt: skip
     layers: Literal["all", "first_2", "first_4", "first_eighth", "first_sixteenth", "middle", "more"]
-    gqa_min: PositiveInt | None = None
-    n_experts: PositiveInt | None = None
-    n_experts_min: PositiveInt | None = None
+    gqa_min: PositiveShort | None = None
+    n_experts: PositiveShort | None = None
+    n_experts_min: PositiveShort | None = None
     with_imatrix: bool | None = None
     is_70b: bool | None = None
     tensor_type: Text

@@ -10,7 +10,7 @@ from typing import Annotated, Literal
 from pydantic import Field, StringConstraints
 
 from pipeline.contracts.faults import nearest
-from pipeline.contracts.strict import Positive, PositiveInt, Strict, Text
+from pipeline.contracts.strict import PartialDate, Positive, PositiveInt, Strict, Text
 
 Family = Literal[
     "nv-maxwell", "nv-pascal", "nv-volta", "nv-turing", "nv-ampere", "nv-a100", "nv-ada", "nv-hopper",
@@ -21,7 +21,6 @@ Family = Literal[
     "apple-m1", "apple-m2", "apple-m3", "apple-m4", "apple-m5", "apple-m6",
     "cpu", "huawei-ascend", "google-tpu", "other",
 ]  # fmt: skip
-PartialDate = Annotated[str, StringConstraints(pattern=r"^[0-9]{4}(-[0-9]{2}(-[0-9]{2})?)?$")]
 Category = Literal["consumer", "workstation", "datacenter", "laptop", "apple", "edge", "cpu", "npu"]
 VENDOR_OF_FAMILY = {
     "nv": "nvidia", "amd": "amd", "intel": "intel", "apple": "apple", "huawei": "huawei", "google": "google",
@@ -130,6 +129,8 @@ def _memory_unit(gpu: str, vendor: str, record: Gpu) -> Breach | None:
 
 
 def _id_memory(gpu: str, vendor: str, record: Gpu) -> Breach | None:
+    if _memory_unit(gpu, vendor, record):
+        return None
     suffix = _MEMORY_SUFFIX.search(gpu)
     if suffix is None and record.memory_gib is not None:
         return Breach("memory_gib", record.memory_gib, f"the file name must end in -{record.memory_gib:g}gb")
@@ -149,6 +150,8 @@ def _data_rate_unit(gpu: str, vendor: str, record: Gpu) -> Breach | None:
 def _bandwidth_ratio(gpu: str, vendor: str, record: Gpu) -> Breach | None:
     bus, rate = record.memory_bus_bits, record.memory_data_rate_gbit_s
     if record.bandwidth_gb_s is None or bus is None or rate is None:
+        return None
+    if _bandwidth_unit(gpu, vendor, record) or _data_rate_unit(gpu, vendor, record):
         return None
     arithmetic = bus * rate / 8
     if abs(record.bandwidth_gb_s / arithmetic - 1) <= 0.025:

@@ -26,7 +26,8 @@ _GPU_ID = re.compile(r"^[a-z0-9][a-z0-9.-]*$")
 def read_gpus(root: Path, log: FaultLog, use: CitationUse) -> dict[str, pl.DataFrame]:
     """The tables `gpus` (usable memory included) and `usable_memory` (the readings that it follows from)."""
     records = _read_records(root, log, use)
-    memory_gib = {gpu: record.memory_gib for gpu, (_, record) in records.items()}
+    memory_gib = {gpu: _sound_memory(gpu, vendor, one) for gpu, (vendor, one) in records.items()}
+    memory_gib |= dict.fromkeys(log.refused - set(records))
     readings = read_usable_memory(root, log, use, memory_gib)
     rows = [_row(gpu, vendor, record) for gpu, (vendor, record) in records.items()]
     facts = pl.DataFrame(rows, schema=_RECORD_SCHEMA, orient="row").with_columns(
@@ -37,6 +38,11 @@ def read_gpus(root: Path, log: FaultLog, use: CitationUse) -> dict[str, pl.DataF
     return {"gpus": conform(gpus, "gpus").sort("gpu"), "usable_memory": readings}
 
 
+def _sound_memory(gpu: str, vendor: str, record: Gpu) -> float | None:
+    """The memory that readings can be compared with; a wrong one has its own fault."""
+    return None if {"memory_unit", "id_memory"} & set(breaches(gpu, vendor, record)) else record.memory_gib
+
+
 def _read_records(root: Path, log: FaultLog, use: CitationUse) -> dict[str, tuple[str, Gpu]]:
     folder = root / FOLDER
     records: dict[str, tuple[str, Gpu]] = {}
@@ -44,6 +50,7 @@ def _read_records(root: Path, log: FaultLog, use: CitationUse) -> dict[str, tupl
     for path in source_files(root, FOLDER, ".toml"):
         relative = path_id(path, folder, log)
         document = read_toml(path, log)
+        log.refused.add(path.stem)  # until it is sound
         if relative is None or document is None:
             continue
         vendor, _, gpu = relative.partition("/")
@@ -62,6 +69,7 @@ def _read_records(root: Path, log: FaultLog, use: CitationUse) -> dict[str, tupl
         _check_record(path, gpu, vendor, record, log)
         check_cited(path, "gpus", gpu, _facts_of(record), record.cite, log, use)
         records[gpu] = (vendor, record)
+        log.refused.discard(gpu)
     return records
 
 

@@ -47,6 +47,7 @@ class ServingSpan(Strict):
     """What the serving cube spans beside the formats."""
 
     concurrency: Annotated[list[PositiveInt], Field(min_length=1)]
+    kv_dtypes: Annotated[list[Text], Field(min_length=1)]
     workloads: Annotated[list[Workload], Field(min_length=1)]
 
 
@@ -75,7 +76,7 @@ class Grid(Strict):
         return pl.concat(blocks).unique().sort("framework", "backend", "quant", "kv_dtype")
 
     def workload_rows(self) -> pl.DataFrame:
-        """The serving workloads crossed with the concurrencies: workload, input_tokens, output_tokens, concurrency."""
+        """Workloads crossed with concurrencies: workload, input_tokens, output_tokens, concurrency."""
         lengths = pl.DataFrame([workload.model_dump() for workload in self.serving.workloads])
         return lengths.join(pl.DataFrame({"concurrency": sorted(self.serving.concurrency)}), how="cross")
 
@@ -91,7 +92,7 @@ def read_grid(root: Path, log: FaultLog) -> Grid | None:
 
 
 def check_grid_ids(root: Path, grid: Grid, known: dict[str, Collection[str]], log: FaultLog) -> None:
-    """Every GPU, model, framework, quant and KV dtype of the grid must exist; `known` maps kind to its ids."""
+    """Every GPU, model, framework, quant and KV dtype named must exist; `known` maps kind to its ids."""
     path = root / GRID_FILE
     named = {
         "gpus": ("gpu", [*grid.full.gpus, *grid.core.gpus]),
@@ -99,6 +100,7 @@ def check_grid_ids(root: Path, grid: Grid, known: dict[str, Collection[str]], lo
         "formats.frameworks": ("framework", [name for block in grid.formats for name in block.frameworks]),
         "formats.quants": ("quant", [name for block in grid.formats for name in block.quants]),
         "formats.kv_dtypes": ("kv_dtype", [name for block in grid.formats for name in block.kv_dtypes]),
+        "serving.kv_dtypes": ("kv_dtype", grid.serving.kv_dtypes),
     }
     for field, (kind, names) in named.items():
         for name in sorted(set(names) - set(known[kind])):

@@ -15,7 +15,7 @@ from pydantic import Field, StringConstraints, model_validator
 from pipeline.contracts.citing import CitationUse
 from pipeline.contracts.faults import FaultLog, unknown_name
 from pipeline.contracts.reading import read_rows, source_files
-from pipeline.contracts.strict import PositiveInt, StrictRow, Text
+from pipeline.contracts.strict import PositiveShort, StrictRow, Text
 from warehouse.dictionary import polars_schema
 
 FOLDER = "kv_dtypes"
@@ -36,7 +36,7 @@ class KvDtypeRow(StrictRow):
     k_bytes_per_head: Annotated[float, Field(gt=0)] | None = None
     v_bytes_per_head: Annotated[float, Field(gt=0)] | None = None
     bytes_per_token_layer: Annotated[float, Field(gt=0)] | None = None
-    head_dim_multiple: PositiveInt | None = None
+    head_dim_multiple: PositiveShort | None = None
     flag: Text | None = None
     is_default: bool
     needs: Text | None = None

@@ -39,11 +39,12 @@ def read_measurements(
 ) -> dict[str, pl.DataFrame]:
     """anchors, serving_anchors, file_sizes, memory_logs, claims, alias_names and unresolved_names.
 
-    `tables` holds gpus, models, quants, frameworks and kv_dtypes. A name that stands for nothing known is a state
-    (`unresolved`), an alias that points to an unknown id is a fault.
+    `tables` holds gpus, models, quants, frameworks and kv_dtypes. A name that stands for nothing known is a
+    state (`unresolved`), an alias that points to an unknown id is a fault.
     """
-    ids = {kind: tables[f"{kind}s"].get_column(kind).to_list() for kind in KINDS}
-    aliases = read_aliases(root, log, {**ids, "kv_dtype": _cache_ids(tables["frameworks"], tables["kv_dtypes"])})
+    ids = {kind: [*tables[f"{kind}s"].get_column(kind).to_list(), *sorted(log.refused)] for kind in KINDS}
+    caches = [*_cache_ids(tables["frameworks"], tables["kv_dtypes"]), *sorted(log.refused)]
+    aliases = read_aliases(root, log, {**ids, "kv_dtype": caches})
     readings = read_readings(root, log, use, ids)
     things = (tables["gpus"], tables["models"], tables["quants"])
     decode, serving = read_anchors(root, log, use), read_serving_anchors(root, log, use)
@@ -71,10 +72,10 @@ def read_measurements(
 
 
 def _cache_ids(frameworks: pl.DataFrame, kv_dtypes: pl.DataFrame) -> list[str]:
-    """"framework kv_dtype" as alias files may name them. An engine without cache types of its own, which occurs only in
-    measurements, may name any type that another engine has."""
+    """ "framework kv_dtype" as alias files may name them. An engine without cache types of its own, which
+    occurs only in measurements, may name any type that another engine has.
+    """
     bare = frameworks.join(kv_dtypes, on="framework", how="anti").select("framework")
-    every = pl.concat(
-        [kv_dtypes.select("framework", "kv_dtype"), bare.join(kv_dtypes.select("kv_dtype").unique(), how="cross")]
-    )
+    any_type = bare.join(kv_dtypes.select("kv_dtype").unique(), how="cross")
+    every = pl.concat([kv_dtypes.select("framework", "kv_dtype"), any_type])
     return every.select(pl.concat_str("framework", "kv_dtype", separator=" ")).to_series().sort().to_list()

@@ -12,7 +12,7 @@ from pipeline.contracts.anchors import NotNegative
 from pipeline.contracts.citing import CitationUse
 from pipeline.contracts.faults import FaultLog
 from pipeline.contracts.reading import path_id, read_rows, source_files
-from pipeline.contracts.strict import Count, Positive, PositiveInt, StrictRow, Text
+from pipeline.contracts.strict import CountShort, Positive, PositiveInt, PositiveShort, StrictRow, Text
 
 FOLDER = "memory_logs"
 
@@ -26,7 +26,7 @@ class MemoryLogRow(StrictRow):
     engine_name: Text
     engine_version: Text | None = None
     gpu_name: Text | None = None
-    n_gpus: Count | None = None
+    n_gpus: CountShort | None = None
     model_name: Text | None = None
     file_name: Text | None = None
     quant_name: Text | None = None
@@ -34,14 +34,14 @@ class MemoryLogRow(StrictRow):
     file_mib: Positive | None = None
     bpw: Positive | None = None
     context_tokens: PositiveInt | None = None
-    n_slots: PositiveInt | None = None
+    n_slots: PositiveShort | None = None
     ubatch_tokens: PositiveInt | None = None
     flash_attention: Literal["on", "off"] | None = None
-    mla_mode: Count | None = None
+    mla_mode: CountShort | None = None
     kv_cache_name: Text | None = None
-    layers_on_gpu: Count | None = None
-    n_layers_counted: PositiveInt | None = None
-    tensor_parallel: PositiveInt | None = None
+    layers_on_gpu: CountShort | None = None
+    n_layers_counted: PositiveShort | None = None
+    tensor_parallel: PositiveShort | None = None
     weights_gpu_mib: NotNegative | None = None
     weights_cpu_mib: NotNegative | None = None
     kv_gpu_mib: NotNegative | None = None

@@ -28,10 +28,11 @@ from pipeline.contracts.model_tables import (
     models_table,
 )
 from pipeline.contracts.reading import check_stated_id, path_id, read_json, source_files, validate
-from pipeline.contracts.strict import PositiveInt, Strict, Text
+from pipeline.contracts.strict import PositiveLong, Strict, Text
 from warehouse.dictionary import polars_schema
 
 FOLDER = "models"
+LARGEST_SIZE = 2**31 - 1
 TOLERANCE = 0.01  # counted and published totals may differ by this share without a stated reason
 _NOT_FACTS = {"cite", "config", "filled", "corrections", "conflicts"}
 _PLAUSIBLE_TOTAL = (1_000_000, 20_000_000_000_000)
@@ -88,7 +89,7 @@ class ModelRecord(Strict):
     licence: Text | None = None
     release_date: Annotated[date, BeforeValidator(_iso_date)] | None = None
     total_params: Annotated[int, Field(ge=_PLAUSIBLE_TOTAL[0], le=_PLAUSIBLE_TOTAL[1])] | None = None
-    active_params_published: PositiveInt | None = None
+    active_params_published: PositiveLong | None = None
     provenance: Provenance
     confidence: Literal["high", "medium", "low"]
     config: dict[str, Any]
@@ -127,6 +128,7 @@ def read_models(root: Path, log: FaultLog, use: CitationUse) -> dict[str, pl.Dat
     records = _read_records(root, log, use)
     shapes = _interpret_all(records, log)
     sound = {model for model in shapes if _check_shapes(*records[model], shapes[model], log)}
+    log.refused |= set(records) - sound
     layers = counted_layers({model: one for model, one in shapes.items() if model in sound})
     counted = counted_models({model: one for model, one in shapes.items() if model in sound}, layers)
     totals = dict(counted.select("model", pl.struct("computed_params", "mtp_params")).iter_rows())
@@ -144,6 +146,8 @@ def _read_records(root: Path, log: FaultLog, use: CitationUse) -> dict[str, tupl
     lowered: dict[str, str] = {}
     for path in source_files(root, FOLDER, ".json"):
         model, document = path_id(path, folder, log), read_json(path, log)
+        if model is not None:
+            log.refused.add(model)  # until it is sound
         if model is None or document is None:
             continue
         if model.count("/") != 1:
@@ -158,9 +162,11 @@ def _read_records(root: Path, log: FaultLog, use: CitationUse) -> dict[str, tupl
         lowered[model.lower()] = model
         _check_cited(path, model, record, log, use)
         records[model] = (path, record)
+        log.refused.discard(model)
     for model in list(records):
         if not _check_references(*records[model], records, log):
             del records[model]
+            log.refused.add(model)
     return records
 
 
@@ -184,7 +190,7 @@ def _check_references(
     sound = True
     for field in ("config_equals", "variant_of"):
         value = getattr(record, field)
-        if value is not None and value not in records:
+        if value is not None and value not in records and value not in log.refused:
             log.add(path, field, value, unknown_name(value, records, "model"))
             sound = False
     base = records.get(record.config_equals) if record.config_equals else None
@@ -253,8 +259,17 @@ def _check_fields(path: Path, record: ModelRecord, log: FaultLog) -> bool:
 
 
 def _check_proportions(path: Path, shapes: ModelShapes, log: FaultLog) -> bool:
-    """Sizes that cannot go together, said once per model."""
+    """Sizes that cannot be or cannot go together, said once per model."""
     before = len(log.faults)
+    if not shapes.layers and not shapes.missing:
+        log.add(path, "config", None, "describes no layer")
+    for name in ("hidden_size", "vocab_size") if shapes.layers else ():
+        if shapes.model.get(name) == 0:
+            log.add(path, f"config.{name}", 0, "must be more than 0")
+    for name, value in (item for one in (shapes.model, *shapes.layers) for item in one.items()):
+        if isinstance(value, int) and value > LARGEST_SIZE:
+            log.add(path, f"config.{name}", value, f"must be at most {LARGEST_SIZE}")
+            return False
     for layer in shapes.layers:
         heads, kv_heads = layer.get("n_heads") or 0, layer.get("n_kv_heads") or 0
         if kv_heads and heads % kv_heads:

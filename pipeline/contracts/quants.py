@@ -7,6 +7,7 @@ number is written down by hand. How many bytes a model takes is not decided here
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from statistics import median
@@ -19,7 +20,7 @@ from pipeline.contracts.citing import CitationUse, check_cited
 from pipeline.contracts.faults import FaultLog, unknown_name
 from pipeline.contracts.gguf_mixes import read_gguf_mixes
 from pipeline.contracts.reading import path_id, read_rows, read_toml, source_files, validate
-from pipeline.contracts.strict import Count, Positive, PositiveInt, Strict, StrictRow, Text
+from pipeline.contracts.strict import Count, Positive, PositiveInt, PositiveLong, Strict, StrictRow, Text
 from warehouse.dictionary import polars_schema
 
 FOLDER = "quants"
@@ -122,9 +123,9 @@ class MeasuredFile(StrictRow):
     repo: Text | None = None
     file: Text
     quant: QuantId
-    file_bytes: PositiveInt
+    file_bytes: PositiveLong
     precision: Literal["exact", "0.05 MiB", "0.05 GiB"]
-    n_params: PositiveInt
+    n_params: PositiveLong
     params_source: Literal["config", "source"]
     citation: Text
     locator: Text | None = None
@@ -158,7 +159,7 @@ def read_quants(root: Path, log: FaultLog, use: CitationUse) -> dict[str, pl.Dat
     return {
         "quants": _frame("quants", quants),
         "unsloth_dynamic": _frame("unsloth_dynamic", files),
-        **read_gguf_mixes(root, log, use, records),
+        **read_gguf_mixes(root, log, use, {*records, *log.refused}),
     }
 
 
@@ -181,12 +182,19 @@ def _read_records(root: Path, log: FaultLog, use: CitationUse) -> dict[str, tupl
         family = path_id(path, root / FOLDER, log)
         document = read_toml(path, log)
         if family is None or document is None:
+            named = re.findall(rb'^name = "([^"]+)"', path.read_bytes(), re.MULTILINE)
+            log.refused |= {f"{path.stem}/{name.decode(errors='replace')}" for name in named}
             continue
         for name in sorted(set(document) - {"quant"}):
             log.add(path, name, None, "unknown field: a family's file holds [[quant]] records only")
-        for fields in document.get("quant", []):
+        records_here = document.get("quant", [])
+        if not isinstance(records_here, list):
+            log.add(path, "quant", None, "must be a list of tables: write [[quant]], not [quant]")
+            continue
+        for fields in records_here:
             record = validate(path, QuantRecord, fields, log)
             if record is None:
+                log.refused.add(f"{family}/{fields.get('name') if isinstance(fields, dict) else None}")
                 continue
             quant = f"{family}/{record.name}"
             if quant in records:
@@ -206,7 +214,7 @@ def _read_measured(
         return []
     rows: dict[tuple[str, str], MeasuredFile] = {}
     for line, row in read_rows(path, MeasuredFile, log):
-        if row.quant not in records:
+        if row.quant not in records and row.quant not in log.refused:
             log.add(path, "quant", row.quant, unknown_name(row.quant, records, "quant"), line)
             continue
         if (row.quant, row.file) in rows:
@@ -300,6 +308,8 @@ def _type_bpw(
 ) -> float | None:
     """Density of the format a record names for a kind of tensor; None where it is not given or not known."""
     if type_id is None or type_id == UNKNOWN_TYPE:
+        return None
+    if type_id in log.refused:
         return None
     if type_id not in known:
         log.add(path, f"{record.name}.{field}", type_id, unknown_name(type_id, known, "quant"))

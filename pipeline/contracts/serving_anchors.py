@@ -7,10 +7,10 @@ from typing import Literal
 
 import polars as pl
 
-from pipeline.contracts.anchors import EvidenceKind, MeasuredOn, MeasuredRow, Verification, read_measured
+from pipeline.contracts.anchors import EvidenceKind, MeasuredRow, Verification, read_measured
 from pipeline.contracts.citing import CitationUse
 from pipeline.contracts.faults import FaultLog
-from pipeline.contracts.strict import Positive, PositiveInt, Text
+from pipeline.contracts.strict import PartialDate, Positive, PositiveInt, PositiveShort, Text
 
 FOLDER = "anchors/serving"
 RateKind = Literal[
@@ -22,11 +22,11 @@ RateKind = Literal[
 class ServingAnchorRow(MeasuredRow):
     """One measured setting of a serving engine. `rate_kind` says what the printed throughput means."""
 
-    n_nodes: PositiveInt | None = None
-    tensor_parallel: PositiveInt | None = None
-    pipeline_parallel: PositiveInt | None = None
-    expert_parallel: PositiveInt | None = None
-    data_parallel: PositiveInt | None = None
+    n_nodes: PositiveShort | None = None
+    tensor_parallel: PositiveShort | None = None
+    pipeline_parallel: PositiveShort | None = None
+    expert_parallel: PositiveShort | None = None
+    data_parallel: PositiveShort | None = None
     host_note: Text | None = None
     framework_name: Text | None = None
     framework_version: Text | None = None
@@ -49,7 +49,7 @@ class ServingAnchorRow(MeasuredRow):
     tpot_mean_ms: Positive | None = None
     tpot_median_ms: Positive | None = None
     tpot_p99_ms: Positive | None = None
-    measured_on: MeasuredOn | None = None
+    measured_on: PartialDate | None = None
     organisation: Text | None = None
     evidence_kind: EvidenceKind
     verification: Verification

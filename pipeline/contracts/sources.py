@@ -1,4 +1,4 @@
-"""Reads all of `sources/` as one: either every file is sound and every table comes back, or all faults are raised."""
+"""Reads all of `sources/`: every file is sound and every table comes back, or all faults are raised."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ from pipeline.contracts.launch_templates import read_launch_templates
 from pipeline.contracts.measurements import read_measurements
 from pipeline.contracts.models import read_models
 from pipeline.contracts.quants import read_quants
+from pipeline.contracts.stray_files import check_every_file_is_read
 from pipeline.contracts.support import read_support
 from warehouse.dictionary import conform
 
@@ -28,20 +29,22 @@ from warehouse.dictionary import conform
 def read_sources(root: Path) -> dict[str, pl.DataFrame]:
     """Every table that comes from `sources/`, by name, each with exactly the columns of its dictionary.
 
-    Raises SourceFaults with all faults of all files; nothing is written here. The grid is checked too (see `grid`).
+    Raises SourceFaults with all faults of all files; nothing is written here. The grid is checked too (see
+    `grid`).
     """
     log, use = FaultLog(root), CitationUse()
     tables = {**read_gpus(root, log, use), **read_models(root, log, use), **read_quants(root, log, use)}
     tables |= read_frameworks(root, log, use)
-    frameworks = _ids(tables, "frameworks", "framework")
+    frameworks = _ids(tables, "frameworks", "framework", log)
     tables["kv_dtypes"] = read_kv_dtypes(root, log, use, frameworks)
     tables["launch_templates"] = read_launch_templates(root, log, use, frameworks)
-    caches = _ids(tables, "kv_dtypes", "kv_dtype")
-    tables |= read_support(root, log, use, frameworks, _ids(tables, "quants", "quant"), caches)
+    caches = _ids(tables, "kv_dtypes", "kv_dtype", log)
+    tables |= read_support(root, log, use, frameworks, _ids(tables, "quants", "quant", log), caches)
     tables["coefficients"] = read_coefficients(root, log, use)
     tables["labels"] = read_labels(root, log, use)
     tables |= read_measurements(root, tables, log, use)
     _check_grid(root, tables, log)
+    check_every_file_is_read(root, log)
     use.note(rule_of_thumb.CITATION, root / GRID_FILE)
     tables["citations"] = read_citations(root, log)
     check_citation_use(root, tables["citations"], use, log)
@@ -59,12 +62,13 @@ def facts(use: CitationUse) -> pl.DataFrame:
     )
 
 
-def _ids(tables: dict[str, pl.DataFrame], table: str, column: str) -> Collection[str]:
-    return tables[table].get_column(column).unique().sort().to_list()
+def _ids(tables: dict[str, pl.DataFrame], table: str, column: str, log: FaultLog) -> Collection[str]:
+    """The ids that other files may name: also refused ones, whose own fault is enough."""
+    return sorted({*tables[table].get_column(column), *log.refused})
 
 
 def _check_grid(root: Path, tables: dict[str, pl.DataFrame], log: FaultLog) -> None:
     grid = read_grid(root, log)
     if grid is not None:
-        kinds = {"gpu": "gpus", "model": "models", "framework": "frameworks", "quant": "quants", "kv_dtype": "kv_dtypes"}
-        check_grid_ids(root, grid, {kind: _ids(tables, table, kind) for kind, table in kinds.items()}, log)
+        kinds = ("gpu", "model", "framework", "quant", "kv_dtype")
+        check_grid_ids(root, grid, {kind: _ids(tables, f"{kind}s", kind, log) for kind in kinds}, log)

@@ -18,7 +18,7 @@ from pipeline.contracts.citing import CitationUse
 from pipeline.contracts.faults import FaultLog, unknown_name
 from pipeline.contracts.frameworks import Backend
 from pipeline.contracts.reading import read_rows
-from pipeline.contracts.strict import PositiveInt, StrictRow, Text
+from pipeline.contracts.strict import PositiveShort, StrictRow, Text
 from warehouse.dictionary import polars_schema
 
 FOLDER = "support"
@@ -45,8 +45,8 @@ class HardwareRule(StrictRow):
     framework: Text
     backend: Backend | None = None
     vendor: Text | None = None
-    arch_min: PositiveInt | None = None
-    arch_max: PositiveInt | None = None
+    arch_min: PositiveShort | None = None
+    arch_max: PositiveShort | None = None
     arch_glob: Text | None = None
     supported: Supported
     reason: Text | None = None
@@ -67,8 +67,8 @@ class FormatRule(StrictRow):
     backend: Backend | None = None
     quant_glob: Text
     vendor: Text | None = None
-    arch_min: PositiveInt | None = None
-    arch_max: PositiveInt | None = None
+    arch_min: PositiveShort | None = None
+    arch_max: PositiveShort | None = None
     arch_glob: Text | None = None
     supported: Supported
     arithmetic: Literal["native", "weight_only"] | None = None
@@ -90,8 +90,8 @@ class KvDtypeRule(StrictRow):
     backend: Backend | None = None
     kv_glob: Text
     vendor: Text | None = None
-    arch_min: PositiveInt | None = None
-    arch_max: PositiveInt | None = None
+    arch_min: PositiveShort | None = None
+    arch_max: PositiveShort | None = None
     arch_glob: Text | None = None
     supported: Supported
     reason: Text | None = None
@@ -117,7 +117,7 @@ class ArchitectureRule(StrictRow):
         "speculative-draft", "embedding", "classification", "reward", "other",
     ]  # fmt: skip
     supported: Supported
-    arch_min: PositiveInt | None = None
+    arch_min: PositiveShort | None = None
     since_version: Text | None = None
     note: Text | None = None
     confidence: Confidence
@@ -150,11 +150,11 @@ class ParallelismRule(StrictRow):
     ]
     quant_glob: Text | None = None
     vendor: Text | None = None
-    n_gpus_max: PositiveInt | None = None
+    n_gpus_max: PositiveShort | None = None
     heads_divide: bool | None = None
     kv_heads: Literal["divide", "divide_or_replicate"] | None = None
     ffn_divides: bool | None = None
-    shard_multiple: PositiveInt | None = None
+    shard_multiple: PositiveShort | None = None
     supported: Supported
     reason: Text | None = None
     confidence: Confidence

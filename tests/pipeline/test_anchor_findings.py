@@ -46,7 +46,7 @@ def test_a_correction_names_the_value_it_replaces(tmp_path: Path) -> None:
     corrections = read_corrections(tmp_path, ANCHORS, log, CitationUse())
     assert corrections.get_column("anchor_id").to_list() == ["al-1"]
     assert [str(fault) for fault in log] == [
-        "anchors/corrections.csv:3: old_value = '3': the row says 2",
+        "anchors/corrections.csv:3: old_value = '3': must be what stands there: n_gpus of the row is 2",
         "anchors/corrections.csv:4: field = 'n_gpu': unknown column; nearest: n_gpus",
     ]
     log = FaultLog(tmp_path)

@@ -79,7 +79,7 @@ def test_a_good_row_is_read_as_written(tmp_path: Path) -> None:
             {"measured_on": "2027"},
             "measured_on = '2027': lies in the future of its citation, read on 2026-11-30",
         ),
-        ({"decode_tok_s": "-3"}, "decode_tok_s = '-3': Input should be greater than 0"),
+        ({"decode_tok_s": "-3"}, "decode_tok_s = '-3': must be more than 0"),
         ({"decode_tok_s": "inf"}, "decode_tok_s = 'inf': must be a finite number"),
         ({"decode_tok_s": ""}, "needs decode_tok_s, prefill_tok_s or both"),
         (
@@ -99,7 +99,7 @@ def test_a_rate_without_its_unit_is_an_unknown_column(tmp_path: Path) -> None:
     header = ["decode" if name == "decode_tok_s" else name for name in COLUMNS]
     frame, faults = read(tmp_path, GOOD, header=header)
     assert faults == [
-        "anchors/decode/someone.csv:1: decode: unknown column",
+        "anchors/decode/someone.csv:1: decode: unknown column; nearest: decode_tok_s",
         "anchors/decode/someone.csv:1: decode_tok_s: column is missing",
     ]
     assert frame.is_empty()

@@ -24,11 +24,12 @@ TABLE = Table(
 
 def test_columns_carry_unit_and_constraints() -> None:
     columns = {column.name: column for column in column_schema(TABLE).columns}
-    assert columns["memory_gib"].type == "f64 [GiB]"
+    assert columns["memory_gib"].type == "float64 [GiB]"
     assert columns["memory_gib"].constraints.other == ["more than 0", "at most 512"]
     assert columns["card"].constraints.unique
     assert not columns["card"].constraints.nullable
     assert columns["note"].constraints.nullable
+    assert columns["vendor"].type == "string"
     assert columns["vendor"].constraints.other == ["one of a, b"]
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import dagster as dg
 import polars as pl
 import pytest
 
@@ -100,6 +101,14 @@ def test_a_failing_step_is_named_and_leaves_no_half_file(built: Project) -> None
     assert "ZeroDivisionError" in failure.trace
     left = {path.name for path in built.stage.rglob("*") if path.is_file()}
     assert left == {".lock", "cards.parquet", "sizes.parquet", "speeds.parquet"}
+
+
+def test_an_interrupted_run_is_no_failed_step(built: Project) -> None:
+    def part(gpu: str) -> pl.LazyFrame:
+        raise dg.DagsterExecutionInterruptedError
+
+    with pytest.raises(KeyboardInterrupt):
+        run_build(built, GPUS, small_assets(built, part=part), Silent())
 
 
 def test_source_tables_the_dictionary_does_not_know_are_refused(built: Project) -> None:

@@ -125,3 +125,13 @@ def test_a_repeated_key_inside_a_part_is_found(store: TableStore) -> None:
     store.write_partition("speeds", "big", twice)
     check = evaluate(store, "speeds")["conforms"]
     assert "key must be unique" in str(check.description)
+
+
+def test_a_warning_does_not_stop_a_build(tmp_path: Path) -> None:
+    store = TableStore(tmp_path, "2026.12.0")
+    store.write(
+        "unresolved_names",
+        pl.DataFrame({"kind": ["gpu"], "name": ["RTX 9999"], "rows": [3], "nearest": [None]}),
+    )
+    check = evaluate(store, "unresolved_names")["names_are_resolved"]
+    assert (check.passed, check.severity) == (False, dg.AssetCheckSeverity.WARN)

@@ -46,7 +46,7 @@ def test_the_repository_is_sound_and_every_number_is_cited() -> None:
             "coefficients/decode.csv:62: block = 'qcc': unknown block; nearest: qc",
         ),
         ("decode.csv", "qc,bf16", "qc,8bit", "is given twice in block qc"),
-        ("prefill.csv", "0.3319", "-0.3319", "greater than 0"),
+        ("prefill.csv", "0.3319", "-0.3319", "more than 0"),
         ("serving.csv", "143.7", "inf", "finite"),
         ("serving.csv", "143.7,us", "143.7,", "required field is missing"),
         ("interval.csv", "decode_low,engine,0.505", "decode_low,engine,1.505", "an interval must hold 1"),

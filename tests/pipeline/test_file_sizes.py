@@ -59,7 +59,7 @@ def test_decimal_gigabytes_become_gib(tmp_path: Path) -> None:
         ({"tolerance": ""}, "a rounded size, and only that, has a tolerance"),
         ({"precision": "exact", "tolerance": ""}, "an exact size needs size_bytes"),
         ({"size_unit": "MB"}, "size_unit = 'MB': must be one of B, KiB, MiB, GiB, GB; nearest: MiB"),
-        ({"size_value": "0"}, "size_value = '0': Input should be greater than 0"),
+        ({"size_value": "0"}, "size_value = '0': must be more than 0"),
     ],
 )
 def test_a_faulty_row_says_why(tmp_path: Path, change: dict[str, str], words: str) -> None:

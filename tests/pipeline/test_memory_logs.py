@@ -38,5 +38,5 @@ def test_a_negative_size_is_a_fault(tmp_path: Path) -> None:
     log = FaultLog(tmp_path)
     assert read_memory_logs(tmp_path, log, CitationUse()).is_empty()
     assert [str(fault) for fault in log] == [
-        "memory_logs/a.csv:2: kv_gpu_mib = '-1': Input should be greater than or equal to 0"
+        "memory_logs/a.csv:2: kv_gpu_mib = '-1': must be at least 0"
     ]

@@ -228,7 +228,7 @@ MESSAGES: list[tuple[str, dict[str, Any], str]] = [
      "models/a/b.json: total_params = 8030261248000: the configuration amounts to 8030261248, -99.90%: "
      "give params_difference"),
     ("implausible total", {"a/b": RECORD | {"total_params": 8030}},
-     "models/a/b.json: total_params = 8030: Input should be greater than or equal to 1000000"),
+     "models/a/b.json: total_params = 8030: must be at least 1000000"),
     ("needless difference",
      {"a/b": RECORD | {"params_difference": {"reason": "vision", "certainty": "plausible"}}},
      "models/a/b.json: params_difference: is not needed: the configuration amounts to 8030261248, +0.00%"),
@@ -265,7 +265,7 @@ MESSAGES: list[tuple[str, dict[str, Any], str]] = [
      {"a/b": RECORD, "a/c": RECORD | {"config_equals": "a/b"}, "a/d": RECORD | {"config_equals": "a/c"}},
      "models/a/d.json: config_equals = 'a/c': must name 'a/b', which it equals itself"),
     ("date", {"a/b": RECORD | {"release_date": "18.07.2024"}},
-     "models/a/b.json: release_date: must be a date written YYYY-MM-DD"),
+     "models/a/b.json: release_date = '18.07.2024': must be a date written YYYY-MM-DD"),
     ("filled without reason", {"a/b": RECORD | {"filled": {"head_dim": 128}}},
      "models/a/b.json: filled and filled_reason are given together"),
     ("filled twice", {"a/b": RECORD | {"filled": {"hidden_size": 1}, "filled_reason": "x"}},

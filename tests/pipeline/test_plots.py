@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import polars as pl
 import pytest
 
-from pipeline.plots import PLOTS, speed_and_bandwidth
+from pipeline.plots import PLOTS
 from warehouse.dictionary import polars_schema
 
 PNG = b"\x89PNG\r\n\x1a\n"
@@ -21,7 +19,7 @@ ROWS: dict[str, dict[str, list[object]]] = {
     "quants": {"quant_class": ["q4k", "q4k"], "body_bpw": [4.5, None]},
     "anchor_residuals": {
         "metric": ["decode_tok_s", "ttft_ms"],
-        "role": ["fit", "held_out"],
+        "state": ["accepted", "flagged"],
         "measured": [10.0, 5.0],
         "estimated_mid": [11.0, None],
     },
@@ -48,9 +46,3 @@ def test_a_picture_is_a_png_of_modest_size(name: str) -> None:
 @pytest.mark.parametrize("name", sorted(PLOTS))
 def test_no_rows_give_an_empty_picture(name: str) -> None:
     assert PLOTS[name].draw(pl.DataFrame(schema=polars_schema(name))).startswith(PNG)
-
-
-def test_speed_and_bandwidth_of_a_cube() -> None:
-    speeds = {"vendor": ["nvidia"], "bandwidth_gb_s": [1008.0], "decode_start_tok_s": [120.0]}
-    draw: Callable[[pl.DataFrame], bytes] = speed_and_bandwidth
-    assert draw(pl.DataFrame(speeds | {"decode_start_tok_s_bound": [180.0]})).startswith(PNG)

@@ -42,7 +42,7 @@ def test_a_latency_without_its_unit_and_an_unknown_rate_kind_are_faults(tmp_path
     log = FaultLog(tmp_path)
     assert read_serving_anchors(tmp_path, log, CitationUse()).is_empty()
     assert [str(fault) for fault in log] == [
-        "anchors/serving/a.csv:1: ttft_mean: unknown column",
+        "anchors/serving/a.csv:1: ttft_mean: unknown column; nearest: ttft_mean_ms",
         "anchors/serving/a.csv:1: ttft_mean_ms: column is missing",
         "anchors/serving/b.csv:2: rate_kind = 'offline': must be one of request-time, decode-only, "
         "static-batch, wall, offline-max, open-loop, mlperf-server, mlperf-interactive, disaggregated, "

@@ -38,7 +38,11 @@ def citations() -> pl.DataFrame:
 def estimates(gpu: str) -> pl.DataFrame:
     """Four rows of one gpu in key order; the large model does not fit."""
     fits = pl.col("model") == "maker/small"
-    speeds = [column.name for column in dictionary.table("estimates").columns if column.null_where]
+    speeds = [
+        column.name
+        for column in dictionary.table("estimates").columns
+        if column.unit in ("tok/s", "ms") and not column.name.startswith("measured_")
+    ]
     frame = (
         pl.DataFrame({"model": MODELS})
         .join(pl.DataFrame({"quant": IDS["quants.quant"]}), how="cross", maintain_order="left_right")

@@ -10,7 +10,7 @@ from pathlib import Path
 import duckdb
 import pytest
 
-from tests.warehouse.small_stage import GPUS, VERSION, best_fit
+from tests.warehouse.small_stage import GPUS, VERSION, best_fit, citations
 from warehouse import dictionary, parquet
 from warehouse.duckdb_file import FILE_NAME, build_duckdb, content_hash, open_release
 from warehouse.estimates_detail import detail_columns, detail_query
@@ -32,8 +32,17 @@ def ask(file: Path | str, cwd: Path, *statements: str) -> subprocess.CompletedPr
 def test_tables_are_inside_and_equal(stage: Path) -> None:
     build_duckdb(stage, VERSION)
     with duckdb.connect(stage / FILE_NAME, read_only=True) as connection:
-        inside = connection.execute("SELECT * FROM best_fit").fetchall()
-    assert inside == best_fit().sort(dictionary.table("best_fit").key).rows()
+        inside = connection.execute("SELECT * FROM citations").fetchall()
+    assert inside == citations().rows()
+
+
+def test_large_table_is_a_view_over_its_parquet(stage: Path) -> None:
+    build_duckdb(stage, VERSION)
+    with open_release(stage) as connection:
+        seen = connection.execute("SELECT * FROM best_fit").fetchall()
+        tables = connection.execute("SELECT table_name FROM duckdb_tables()").fetchall()
+    assert seen == best_fit().sort(dictionary.table("best_fit").key).rows()
+    assert ("best_fit",) not in tables
 
 
 def test_views_work_in_the_release_folder_and_from_elsewhere_as_documented(
@@ -53,7 +62,7 @@ def test_views_work_in_the_release_folder_and_from_elsewhere_as_documented(
     assert found.stdout.split() == ["[]", "[(4,)]", "[(8,)]"]
     with open_release(stage) as connection:
         assert connection.execute(count).fetchall() == [(4,)]
-        explained = connection.execute("SELECT explanation FROM how_to_read WHERE topic = 'cubes'").fetchall()
+        explained = connection.execute("SELECT explanation FROM how_to_read WHERE topic = 'views'").fetchall()
     assert "SET file_search_path = '<release folder>'" in explained[0][0]
     assert "estimates" in explained[0][0]
 
@@ -108,9 +117,9 @@ def test_content_hash_sees_rows_comments_and_definitions_but_not_bytes(stage: Pa
     assert content_hash(stage) == first
     seen = {first}
     for change in (
-        "UPDATE best_fit SET total_gib = total_gib + 1 WHERE n_gpus = 2",
-        "COMMENT ON TABLE best_fit IS 'Other words'",
-        "ALTER TABLE best_fit DROP COLUMN basis",
+        "UPDATE citations SET title = 'Other sheet'",
+        "COMMENT ON TABLE citations IS 'Other words'",
+        "ALTER TABLE citations DROP COLUMN note",
         "CREATE VIEW more AS SELECT 1 AS one",
     ):
         with duckdb.connect(path) as connection:
@@ -141,9 +150,10 @@ def test_detail_without_other_tables_is_the_estimates(stage: Path) -> None:
     assert [column[0] for column in columns] == list(dictionary.table("estimates").column_names)
 
 
-def test_release_without_cubes_has_no_views(stage: Path) -> None:
-    for path in parquet.table_files(stage, "estimates"):
-        path.unlink()
+def test_release_without_cubes_and_large_tables_has_no_views(stage: Path) -> None:
+    for name in ("estimates", "best_fit"):
+        for path in parquet.table_files(stage, name):
+            path.unlink()
     build_duckdb(stage, VERSION)
     with open_release(stage) as connection:
         assert connection.execute("SELECT count(*) FROM duckdb_views() WHERE NOT internal").fetchall() == [

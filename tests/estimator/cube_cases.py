@@ -1,0 +1,248 @@
+"""Two models, two engines and one GPU as small tables, shared by the tests of memory and of the cubes."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+import polars as pl
+
+from estimator import cube, measured
+from estimator.calibration import gpu_coefficients
+from estimator.kv_cache import engine_windows, kv_cache
+from estimator.recipes import recipes
+from estimator.runtime import attention_shapes, runtime
+from estimator.weights import weights
+from tests.estimator.speed_cases import coefficients, gpu_frame
+
+COEFFICIENTS = coefficients()
+DENSE, MOE = "meta-llama/Llama-3.1-8B-Instruct", "Qwen/Qwen3-30B-A3B"
+GPU = "rtx-4090-24gb"
+CONTEXTS = (4096, 32768, 131072, 262144, 524288)
+N_GPUS = (1, 2)
+
+LAYER: dict[str, Any] = {
+    "model": DENSE, "group": 0, "n_layers": 32, "mixer": "full", "n_heads": 32, "n_kv_heads": 8,
+    "k_head_dim": 128, "v_head_dim": 128, "window_tokens": None, "shares_kv": False, "latent_dim": None,
+    "index_head_dim": None, "selected_tokens": None, "kv_compression": None, "f32_state_elements": 0,
+    "conv_state_elements": 0,
+}  # fmt: skip
+_LAYER_SCHEMA = {
+    name: pl.String() if name in ("model", "mixer") else pl.Boolean() if name == "shares_kv" else pl.Int64()
+    for name in LAYER
+}
+MODEL: dict[str, Any] = {
+    "model": DENSE, "model_type": "llama", "n_layers": 32, "n_moe_layers": 0, "n_linear_layers": 0,
+    "hidden_size": 4096, "n_heads": 32, "n_kv_heads": 8, "attention_kind": "gqa", "is_moe": False,
+    "n_experts": None, "n_experts_used": None, "ffn_size": 14336, "ffn_matrices": 3, "expert_ffn_size": None,
+    "is_tied": False, "embedding_params": 525_336_576, "head_params": 525_336_576,
+    "per_layer_embedding_params": 0, "body_params": 6_979_588_096, "expert_params": 0,
+    "active_params": 7_504_924_672, "native_context_tokens": 131_072, "model_citation": "llama",
+}  # fmt: skip
+_MODEL_SCHEMA = {
+    name: pl.Boolean()
+    if name.startswith("is_")
+    else pl.String()
+    if name in ("model", "model_type", "attention_kind", "model_citation")
+    else pl.Int64()
+    for name in MODEL
+}
+QWEN3_30B: dict[str, Any] = {
+    "model": MOE, "model_type": "qwen3_moe", "n_layers": 48, "n_moe_layers": 48, "hidden_size": 2048,
+    "n_kv_heads": 4, "is_moe": True, "n_experts": 128, "n_experts_used": 8, "ffn_size": None,
+    "expert_ffn_size": 768, "embedding_params": 311_164_928, "head_params": 311_164_928,
+    "body_params": 918_763_520, "expert_params": 28_991_029_248, "active_params": 3_041_867_776,
+    "native_context_tokens": 40_960, "model_citation": "qwen",
+}  # fmt: skip
+Q4_K_M: dict[str, Any] = {
+    "quant": "gguf/q4_k_m", "quant_class": "q4k", "body_bpw": 4.8, "rest_bpw": None, "embedding_bpw": 4.5,
+    "head_bpw": 6.5625, "scope": "all", "compute_dtype": "fp16", "quant_citation": "gguf",
+}  # fmt: skip
+BF16: dict[str, Any] = {
+    **Q4_K_M, "quant": "native/bf16", "quant_class": "16bit", "body_bpw": 16.0, "embedding_bpw": 16.0,
+    "head_bpw": 16.0, "compute_dtype": "bf16", "quant_citation": "native",
+}  # fmt: skip
+AWQ: dict[str, Any] = {
+    **BF16, "quant": "awq/int4-g128", "quant_class": "int4", "body_bpw": 4.15, "quant_citation": "awq",
+}  # fmt: skip
+LLAMA_CPP: dict[str, Any] = {
+    "framework": "llama.cpp", "engine": "llama.cpp", "backend": "cuda", "parallel_mode": "layer",
+    "memory_utilization": None, "framework_citation": "llama.cpp", "kv_dtype": "f16",
+    "k_bytes_per_element": 2.0, "v_bytes_per_element": 2.0, "kv_dtype_citation": "kv",
+}  # fmt: skip
+VLLM: dict[str, Any] = {
+    **LLAMA_CPP, "framework": "vllm", "engine": "vllm", "parallel_mode": "tensor",
+    "memory_utilization": 0.92, "framework_citation": "vllm",
+}  # fmt: skip
+_FORMAT_SCHEMA = {
+    name: pl.Float64()
+    if name.endswith("_bpw") or name in ("memory_utilization", "k_bytes_per_element", "v_bytes_per_element")
+    else pl.String()
+    for name in {**LLAMA_CPP, **Q4_K_M}
+}
+# profile and memory facts of sources/frameworks
+PROFILES = pl.LazyFrame(
+    {
+        "framework": ["llama.cpp", "vllm"],
+        "activation_rule": ["llama_cpp_compute_buffer", "vllm_activation"],
+        "profile_slots": [4, None],
+        "profile_ubatch_tokens": [512, None],
+        "profile_kv_block_tokens": [None, 16],
+        "profile_context_step_tokens": [256, None],
+        "overhead_mib": [457.0, 204.8],
+        "overhead_metal_mib": [512.0, None],
+        "graph_mib": [None, 368.64],
+        "reserve_base_mib": [None, None],
+        "reserve_per_prefill_token_mib": [None, None],
+        "reserve_per_gpu_mib": [None, None],
+    },
+    schema_overrides=dict.fromkeys(
+        ("reserve_base_mib", "reserve_per_prefill_token_mib", "reserve_per_gpu_mib"), pl.Float64
+    ),
+)
+STEPS = pl.LazyFrame(
+    {"framework": ["vllm", "vllm"], "setting": ["prefill_tokens"] * 2, "at_least": [0.0, 70.0],
+     "value": [2048.0, 8192.0]}
+)  # fmt: skip
+
+
+def layer_frame(*changes: dict[str, Any]) -> pl.LazyFrame:
+    """Runs of layers of Llama-3.1-8B, each with its changes."""
+    return pl.LazyFrame([{**LAYER, **change} for change in changes or ({},)], schema=_LAYER_SCHEMA)
+
+
+def model_frame(*changes: dict[str, Any]) -> pl.LazyFrame:
+    """Llama-3.1-8B, once per set of changes."""
+    return pl.LazyFrame([{**MODEL, **change} for change in changes or ({},)], schema=_MODEL_SCHEMA)
+
+
+def format_frame(*formats: dict[str, Any]) -> pl.LazyFrame:
+    """Numbered formats: an engine and a quant each."""
+    rows = pl.DataFrame(list(formats), schema=_FORMAT_SCHEMA)
+    return rows.with_row_index("format").lazy()
+
+
+def counts(*n_gpus: int) -> pl.LazyFrame:
+    """The table of GPU counts."""
+    return pl.LazyFrame({"n_gpus": list(n_gpus)}, schema={"n_gpus": pl.Int64})
+
+
+def contexts(*tokens: int) -> pl.LazyFrame:
+    """The table of contexts."""
+    return pl.LazyFrame({"context_tokens": list(tokens)}, schema={"context_tokens": pl.Int64})
+
+
+def two_models() -> tuple[pl.LazyFrame, pl.LazyFrame]:
+    """Models and layers of the cube tests: Llama-3.1-8B and Qwen3-30B-A3B."""
+    layers = layer_frame({}, {"model": MOE, "n_layers": 48, "n_kv_heads": 4})
+    return model_frame({}, QWEN3_30B), layers
+
+
+def cube_formats() -> pl.LazyFrame:
+    """Three formats: llama.cpp with Q4_K_M, vLLM with bf16 and with AWQ."""
+    return format_frame({**LLAMA_CPP, **Q4_K_M}, {**VLLM, **BF16}, {**VLLM, **AWQ})
+
+
+def cube_settings() -> pl.LazyFrame:
+    """Both models in both engines on one and two GPUs."""
+    both = pl.LazyFrame({"model": [DENSE, MOE]}).join(
+        pl.LazyFrame({"framework": ["llama.cpp", "vllm"]}), how="cross"
+    )
+    return both.join(counts(*N_GPUS).select(pl.col("n_gpus").cast(pl.Int16)), how="cross").with_columns(
+        kv_dtype=pl.lit("f16"), arch_min=pl.lit(None, dtype=pl.Int16)
+    )
+
+
+def no_refusals() -> pl.LazyFrame:
+    """No weight format refuses a split."""
+    return pl.LazyFrame(
+        schema={"framework": pl.String, "quant": pl.String, "model": pl.String, "n_gpus": pl.Int16}
+    )
+
+
+def weight_table() -> pl.LazyFrame:
+    """The table `weights` of the cube tests."""
+    return weights(two_models()[0], cube_formats(), counts(*N_GPUS))
+
+
+def cache_table() -> pl.LazyFrame:
+    """The table `kv_cache` of the cube tests."""
+    models, layers = two_models()
+    storages = cube_formats().unique(["framework", "kv_dtype"], keep="first", maintain_order=True)
+    windows = storages.join(engine_windows(PROFILES, STEPS), on="framework")
+    cited = models.select("model", "model_type", "n_layers", "model_citation")
+    return kv_cache(cited, layers, windows, contexts(*CONTEXTS), counts(*N_GPUS))
+
+
+def runtime_table() -> pl.LazyFrame:
+    """The table `runtime` of the cube tests."""
+    models, layers = two_models()
+    engines = cube_formats().select("framework", "backend", "framework_citation").unique(maintain_order=True)
+    return runtime(
+        models.join(attention_shapes(layers), on="model"),
+        engines.join(PROFILES, on="framework"),
+        contexts(*CONTEXTS),
+        counts(*N_GPUS),
+    )
+
+
+@cache
+def cube_recipes() -> pl.DataFrame:
+    """All recipes of the two models."""
+    models, layers = two_models()
+    return recipes(
+        cube_formats().drop("quant_citation", "body_bpw", "rest_bpw", "embedding_bpw", "head_bpw", "scope"),
+        cube_settings(),
+        no_refusals(),
+        models,
+        layers,
+        weight_table(),
+        cache_table(),
+        runtime_table(),
+        COEFFICIENTS,
+        4,
+    ).collect()
+
+
+ANCHOR: dict[str, Any] = {
+    "anchor_id": "a",
+    "gpu": GPU,
+    "n_gpus": 1,
+    "model": DENSE,
+    "framework": "llama.cpp",
+    "engine": "llama.cpp",
+    "backend": "cuda",
+    "quant": "gguf/q4_k_m",
+    "kv_dtype": "f16",
+    "depth_tokens": 100,
+    "decode_tok_s": 130.0,
+    "state": "accepted",
+}
+
+
+def anchor_frame(*changes: dict[str, Any]) -> pl.LazyFrame:
+    """Accepted decode anchors of Llama-3.1-8B on the RTX 4090, each with its changes."""
+    rows = pl.LazyFrame(
+        [{**ANCHOR, "anchor_id": f"a{at}", **change} for at, change in enumerate(changes)],
+        schema={
+            name: pl.Float64() if name == "decode_tok_s" else pl.Int32() if name == "depth_tokens" else
+            pl.Int16() if name == "n_gpus" else pl.String()
+            for name in ANCHOR
+        },
+    )  # fmt: skip
+    return rows
+
+
+def gpu_facts(**changes: Any) -> dict[str, Any]:
+    """What `cube.estimates` reads of the RTX 4090."""
+    return {"gpu": GPU, "memory_gib": 24.0, "usable_gib": 23.5, "usable_windows_gib": 22.5,
+            "citation": "techpowerup"} | changes  # fmt: skip
+
+
+def gpu_stacks(anchors: pl.LazyFrame, quantity: str = "decode") -> pl.LazyFrame:
+    """The stacks of the RTX 4090, resting on the given accepted anchors."""
+    gpus = gpu_frame()
+    rates = gpu_coefficients(gpus, COEFFICIENTS)
+    evidence = measured.evidence(anchors, gpus.lazy()).collect()
+    formats = cube_formats().select("engine", "backend").unique().collect()
+    return cube.stacks(rates, evidence, COEFFICIENTS, formats, quantity).lazy().drop("gpu")
