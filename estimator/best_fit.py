@@ -7,8 +7,8 @@ from __future__ import annotations
 import polars as pl
 
 KEY = ("gpu", "n_gpus", "model", "framework", "context_tokens")
-COLUMNS = (*KEY, "backend", "quant", "kv_dtype", "verdict", "total_gib", "decode_tok_s_mid", "decode_start_tok_s",
-           "basis")  # fmt: skip
+COLUMNS = (*KEY, "backend", "quant", "kv_dtype", "verdict", "total_gib", "decode_tok_s_mid",
+           "decode_start_tok_s", "basis")  # fmt: skip
 
 # What is preferred is packed into one integer, because the least of one column per group is what 10^8 rows
 # can afford.
