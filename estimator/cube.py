@@ -7,7 +7,7 @@ a table of a few dozen rows, except where measurements of this GPU exist.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import polars as pl
 
@@ -24,6 +24,7 @@ RATES = (
     "weight_s_per_byte", "clock_s_per_byte", "kv_s_per_byte", "link_s_per_byte", "prefill_s_per_flop",
     "attention_s_per_flop", "bound_s_per_byte", "bound_s_per_flop",
 )  # fmt: skip
+MEASURED = ("measured_start_tok_s", "measured_full_tok_s")
 INTERVALS = ("interval_low", "interval_high", "measured_low", "measured_high")
 
 
@@ -80,23 +81,24 @@ def stacks(
 
 
 def estimates(
-    recipes: pl.LazyFrame,
+    recipes: pl.DataFrame,
     gpu: Mapping[str, object],
-    gpu_stacks: pl.LazyFrame,
-    measured_start: pl.LazyFrame | None,
-    measured_full: pl.LazyFrame | None,
+    gpu_stacks: pl.DataFrame,
+    measured_start: pl.DataFrame,
+    measured_full: pl.DataFrame,
 ) -> pl.LazyFrame:
     """The rows of one GPU, in the order of `recipes`, with every column of the table but typed ids.
 
-    `recipes`: those this GPU can run; `gpu`: gpu, memory_gib, usable_gib (own system), usable_windows_gib,
-    citation; `gpu_stacks`: this GPU's rows of `stacks`, its keys typed as in `recipes`; the measured frames:
-    this GPU's rows of `measured.measured_start` and `measured_full` typed likewise, or None where there are
-    none.
+    `recipes`: those this GPU can run, engine and backend as Enums; `gpu`: gpu, memory_gib, usable_gib (own system),
+    usable_windows_gib, citation; `gpu_stacks`: this GPU's rows of `stacks`, typed likewise; the measured frames:
+    this GPU's rows of `measured.measured_start` and `measured_full`, typed likewise.
     """
-    rows = recipes.join(gpu_stacks, on=["engine", "backend", "is_moe"], how="left", maintain_order="left")
-    rows = _with_measured(rows, measured_start, measured_full)
+    rows = with_stack(recipes, gpu_stacks, (*RATES, *INTERVALS, "basis"))
+    measured = measured_columns(recipes, measured_start, measured_full)
     return (
-        rows.with_columns(
+        pl.concat([rows, measured], how="horizontal")
+        .lazy()
+        .with_columns(
             gpu=pl.lit(gpu["gpu"]),
             gpu_citation=pl.lit(gpu["citation"]),
             verdict=verdict(pl.col("total_gib"), _usable(gpu, "usable_gib")),
@@ -127,6 +129,33 @@ def estimates(
     )
 
 
+def with_stack(recipes: pl.DataFrame, gpu_stacks: pl.DataFrame, columns: Sequence[str]) -> pl.DataFrame:
+    """Adds `columns` of the stack of each row (its engine, backend and kind of model), null where there is none.
+
+    The stacks are laid out by the codes of the Enums and gathered from: a join that keeps the order of 10^8 rows
+    takes longer than all the arithmetic. Row order is kept.
+    """
+    code = _stack_code(recipes)
+    table = gpu_stacks.with_columns(code=code)
+    codes = recipes.select(code=code).get_column("code")
+    every = pl.DataFrame({"code": range(1 + max(_largest(table.get_column("code")), _largest(codes)))})
+    laid_out = every.cast({"code": pl.UInt32}).join(table, on="code", how="left", maintain_order="left")
+    return pl.concat([recipes, laid_out.select(columns)[codes]], how="horizontal")
+
+
+def _stack_code(typed: pl.DataFrame) -> pl.Expr:
+    """One integer for engine, backend and is_moe; the Enums are those of `typed`."""
+    backend = typed.schema["backend"]
+    assert isinstance(backend, pl.Enum)
+    engine_code = pl.col("engine").to_physical().cast(pl.UInt32) * len(backend.categories)
+    return (engine_code + pl.col("backend").to_physical().cast(pl.UInt32)) * 2 + pl.col("is_moe").cast(pl.UInt32)
+
+
+def _largest(codes: pl.Series) -> int:
+    largest = codes.max()
+    return largest if isinstance(largest, int) else -1
+
+
 def _if_fits(value: pl.Expr) -> pl.Expr:
     return pl.when("fits").then(published(value))
 
@@ -147,26 +176,33 @@ def _windows_verdict(gpu: Mapping[str, object]) -> pl.Expr:
     return verdict(pl.col("total_gib"), _usable(gpu, "usable_windows_gib"))
 
 
-def _with_measured(
-    rows: pl.LazyFrame, measured_start: pl.LazyFrame | None, measured_full: pl.LazyFrame | None
-) -> pl.LazyFrame:
-    """Adds measured_start_tok_s, measured_full_tok_s and n_anchors; all empty when the GPU was never
-    measured.
+def measured_columns(
+    recipes: pl.DataFrame, measured_start: pl.DataFrame, measured_full: pl.DataFrame
+) -> pl.DataFrame:
+    """measured_start_tok_s, measured_full_tok_s and n_anchors beside the recipes, row by row.
+
+    A GPU has few measurements: only rows of measured models are joined, the others stay empty.
     """
-    if measured_start is None or measured_full is None:
-        nothing = pl.lit(None, dtype=pl.Float32)
-        return rows.with_columns(
-            measured_start_tok_s=nothing, measured_full_tok_s=nothing, n_anchors=pl.lit(0, dtype=pl.Int16)
-        )
     setting = [name for name in SETTING if name != "gpu"]
-    return (
-        rows.join(measured_start, on=setting, how="left", maintain_order="left")
-        .join(measured_full, on=[*setting, "context_tokens"], how="left", maintain_order="left")
-        .with_columns(
-            published(pl.col("measured_start_tok_s")),
-            published(pl.col("measured_full_tok_s")),
-            n_anchors=(pl.col("n_start_anchors").fill_null(0) + pl.col("n_full_anchors").fill_null(0)).cast(
-                pl.Int16
-            ),
-        )
+    models = pl.concat([measured_start.get_column("model"), measured_full.get_column("model")]).unique()
+    met = (
+        recipes.select(*setting, "context_tokens")
+        .with_row_index("row")
+        .filter(pl.col("model").is_in(models.implode()))
+        .join(measured_start, on=setting, how="left")
+        .join(measured_full, on=[*setting, "context_tokens"], how="left")
+        .with_columns(n_anchors=pl.col("n_start_anchors").fill_null(0) + pl.col("n_full_anchors").fill_null(0))
+        .filter(pl.col("n_anchors") > 0)
+        .sort("row")
+    )
+    rows = met.get_column("row")
+    nothing = pl.Series([None], dtype=pl.Float32).new_from_index(0, recipes.height)
+    none = pl.Series([0], dtype=pl.Int16).new_from_index(0, recipes.height)
+    start, full = (met.select(published(pl.col(name))).to_series() for name in MEASURED)
+    return pl.DataFrame(
+        {
+            MEASURED[0]: nothing.clone().scatter(rows, start),
+            MEASURED[1]: nothing.clone().scatter(rows, full),
+            "n_anchors": none.scatter(rows, met.get_column("n_anchors").cast(pl.Int16)),
+        }
     )

@@ -50,10 +50,10 @@ def rule_of_thumb(gpus: pl.LazyFrame, models: pl.LazyFrame) -> pl.LazyFrame:
         {"tier": list(TIER_BPW), "_bpw": list(TIER_BPW.values())}, schema_overrides={"tier": TIER}
     )
     contexts = pl.LazyFrame({"context_tokens": CONTEXTS_TOKENS}, schema={"context_tokens": pl.Int32})
-    recipes = models.join(tiers, how="cross").join(contexts, how="cross")
+    recipes = models.join(tiers, how="cross", maintain_order="left_right").join(contexts, how="cross")
     return (
         gpus.select("gpu", "memory_gib", "bandwidth_gb_s")
-        .join(recipes, how="cross")
+        .join(recipes, how="cross", maintain_order="left_right")
         .with_columns(
             (pl.col("params_billions") * pl.col("_bpw") / 8).alias("weights_gb"),
             (pl.col("kv_f16_bytes_per_token") * pl.col("context_tokens") / _GIB).alias("kv_cache_gib"),
@@ -159,5 +159,4 @@ def _decode_tok_s(weight_efficiency: float, kv_efficiency: float) -> pl.Expr:
 
 def _advice() -> pl.Expr:
     """The page's advice follows its status: one GPU will do, quantize the cache, or it does not fit."""
-    advice = dict(zip(STATUSES, ADVICE, strict=True))
-    return pl.col("status").cast(pl.String).replace_strict(advice, return_dtype=ADVICE_CODE)
+    return pl.col("status").to_physical().cast(pl.UInt8).cat.to(ADVICE_CODE)

@@ -11,12 +11,13 @@ from collections.abc import Mapping
 import polars as pl
 
 from estimator.attention_state import cache_bytes_by_setting
-from estimator.cube import published, published_end
+from estimator.cube import published, published_end, with_stack
 from estimator.parallel import kv_replication
 from estimator.prefill import attention_flops
 from estimator.recipes import expert_active_params
 from estimator.serving import serving_estimates
 
+COMPUTE_DTYPES = pl.Enum(["fp16", "bf16", "fp8", "int8", "fp4"])
 KEY = ("model", "framework", "quant", "kv_dtype", "n_gpus", "workload", "concurrency")
 NUMBERS = (
     "dense_read_bytes", "expert_bytes", "weights_bytes", "active_params", "body_active_params",
@@ -84,7 +85,7 @@ def serving_recipes(
         "engine",
         "backend",
         "parallel_mode",
-        "compute_dtype",
+        pl.col("compute_dtype").cast(pl.String).cast(COMPUTE_DTYPES),
         "is_moe",
         *[pl.col(name).cast(pl.Float32) for name in NUMBERS],
         "model_citation",
@@ -94,10 +95,10 @@ def serving_recipes(
 
 
 def serving(
-    recipes: pl.LazyFrame,
+    recipes: pl.DataFrame,
     gpu: Mapping[str, object],
-    gpu_stacks: pl.LazyFrame,
-    rates: pl.LazyFrame,
+    gpu_stacks: pl.DataFrame,
+    rates: pl.DataFrame,
     coefficients: pl.DataFrame,
 ) -> pl.LazyFrame:
     """The rows of one GPU, in the order of `recipes`, with every column of the table but typed ids.
@@ -106,14 +107,13 @@ def serving(
     is_moe, basis, interval_low, interval_high of this GPU for serving; `rates`: compute_dtype, serving_tflops
     of this GPU.
     """
-    rows = recipes.join(
-        gpu_stacks, on=["engine", "backend", "is_moe"], how="left", maintain_order="left"
-    ).join(rates, on="compute_dtype", how="left", maintain_order="left")
-    on_gpu = rows.with_columns(
+    rated = recipes.with_columns(_rate(recipes, rates).alias("serving_tflops"))
+    rows = with_stack(rated, gpu_stacks, ("basis", "interval_low", "interval_high"))
+    on_gpu = rows.lazy().with_columns(
         *[
             pl.lit(gpu[name], dtype=pl.Float32).alias(name)
             for name in ("memory_gib", "bandwidth_gb_s", "link_one_way_gb_s")
-        ]
+        ],
     )
     estimated = serving_estimates(on_gpu, coefficients)
     speed = pl.col("output_tok_s")
@@ -127,6 +127,14 @@ def serving(
         ttft_ms=published(pl.col("ttft_ms")),
         tpot_ms=published(pl.col("tpot_ms")),
     )
+
+
+def _rate(recipes: pl.DataFrame, rates: pl.DataFrame) -> pl.Series:
+    """The GPU's rate for the arithmetic of each row's format: five values, gathered by code."""
+    order = pl.DataFrame({"compute_dtype": COMPUTE_DTYPES.categories})
+    laid_out = order.join(rates, on="compute_dtype", how="left", maintain_order="left")
+    by_code = laid_out.get_column("serving_tflops").cast(pl.Float32)
+    return by_code.gather(recipes.get_column("compute_dtype").to_physical().cast(pl.UInt32))
 
 
 def _request_caches(formats: pl.LazyFrame, layers: pl.LazyFrame, workloads: pl.LazyFrame) -> pl.LazyFrame:

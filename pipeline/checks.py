@@ -1,11 +1,12 @@
 """The blocking checks of every table: it conforms to the dictionary and its columns agree with each other."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import dagster as dg
 import polars as pl
 
+from estimator.residuals import ABOVE_BOUND
 from estimator.residuals import ABOVE_BOUND
 from pipeline.asset_metadata import findings
 from pipeline.table_store import NotStaged, TableStore
@@ -127,12 +128,18 @@ def table_checks(one: Table, gpus: Sequence[str]) -> dg.AssetChecksDefinition:
 
     @dg.multi_asset_check(name=f"{_CHECK_STEP}{one.name}", specs=specs)
     def check_table(tables: dg.ResourceParam[TableStore]) -> Iterator[dg.AssetCheckResult]:
-        parts = _parts(tables, one, gpus)
-        yield _conforms(tables, one, parts)
-        for rule in invariants:
-            yield _invariant(rule, one, parts)
-        for share in shares:
-            yield _share(share, one, parts)
+        others, unchecked = _referenced(tables, one)
+        tallies: list[_Conformity | _Breaches | _Counted] = [
+            _Conformity(one, others, unchecked),
+            *(_Breaches(rule, one) for rule in invariants),
+            *(_Counted(share, one) for share in shares),
+        ]
+        for part, frame in _parts(tables, one, gpus).items():
+            read = frame.collect().lazy() if one.is_cube else frame  # a part is read once for all rules
+            for tally in tallies:
+                tally.see(part, read)
+        for tally in tallies:
+            yield tally.result()
 
     return check_table
 
@@ -154,31 +161,116 @@ def _parts(tables: TableStore, one: Table, gpus: Sequence[str]) -> dict[str, pl.
     }
 
 
-def _conforms(tables: TableStore, one: Table, parts: Mapping[str, pl.LazyFrame]) -> dg.AssetCheckResult:
-    others, unchecked = _referenced(tables, one)
-    known = _known_values(one, others)
-    found: dict[tuple[str, str], Violation] = {}
-    for part, frame in parts.items():
-        broken = violations(frame, one.name, {} if one.is_cube else others)
-        if one.is_cube:
-            broken += _unknown_categories(frame, one, known) + _wrong_partition(frame, one, part)
+@dataclass
+class _Conformity:
+    """What the dictionary finds wrong, over all parts of a table."""
+
+    one: Table
+    others: Mapping[str, pl.DataFrame]
+    unchecked: Sequence[str]
+    parts: int = 0
+    found: dict[tuple[str, str], Violation] = field(default_factory=dict)
+
+    def see(self, part: str, frame: pl.LazyFrame) -> None:
+        """Add what is wrong with one part."""
+        self.parts += 1
+        broken = violations(frame, self.one.name, {} if self.one.is_cube else self.others)
+        if self.one.is_cube:
+            known = _known_values(self.one, self.others)
+            broken += _unknown_categories(frame, self.one, known) + _wrong_partition(frame, self.one, part)
         for violation in broken:
             key = (violation.column, violation.rule)
-            first = found.get(key)
+            first = self.found.get(key)
             count = violation.count + (first.count if first else 0)
             examples = first.examples if first else violation.examples
-            found[key] = Violation(one.name, violation.column, violation.rule, count, examples)
-    return dg.AssetCheckResult(
-        check_name=CONFORMS,
-        asset_key=one.name,
-        passed=not found,
-        description="; ".join(str(violation) for violation in list(found.values())[:_EXAMPLES]) or None,
-        metadata={
-            "parts": len(parts),
-            **({"references_not_staged": ", ".join(unchecked)} if unchecked else {}),
-            **({"violations": _violation_table(list(found.values()))} if found else {}),
-        },
-    )
+            self.found[key] = Violation(self.one.name, violation.column, violation.rule, count, examples)
+
+    def result(self) -> dg.AssetCheckResult:
+        """The verdict over all parts seen."""
+        found = list(self.found.values())
+        return dg.AssetCheckResult(
+            check_name=CONFORMS,
+            asset_key=self.one.name,
+            passed=not found,
+            description="; ".join(str(violation) for violation in found[:_EXAMPLES]) or None,
+            metadata={
+                "parts": self.parts,
+                **({"references_not_staged": ", ".join(self.unchecked)} if self.unchecked else {}),
+                **({"violations": _violation_table(found)} if found else {}),
+            },
+        )
+
+
+@dataclass
+class _Breaches:
+    """Rows that break an invariant, over all parts of a table."""
+
+    rule: Invariant
+    one: Table
+    count: int = 0
+    examples: list[tuple[object, ...]] = field(default_factory=list)
+
+    @property
+    def shown(self) -> list[str]:
+        """Columns an example shows."""
+        return list(dict.fromkeys([*self.one.key, *self.rule.shown]))
+
+    def see(self, part: str, frame: pl.LazyFrame) -> None:
+        """Count one part's rows."""
+        broken = frame.select(self.rule.breach.sum()).collect(engine="streaming").item() or 0
+        self.count += broken
+        if broken and len(self.examples) < _EXAMPLES:
+            self.examples += frame.filter(self.rule.breach).select(self.shown).head(_EXAMPLES).collect().rows()
+
+    def result(self) -> dg.AssetCheckResult:
+        """The verdict over all parts seen."""
+        rule = self.rule
+        return dg.AssetCheckResult(
+            check_name=rule.name,
+            asset_key=self.one.name,
+            passed=self.count == 0,
+            description=f"{self.count:,} row(s) break it: {rule.description}" if self.count else rule.description,
+            metadata={
+                "rows": self.count,
+                **({"examples": findings(self.examples, self.shown)} if self.examples else {}),
+            },
+        )
+
+
+@dataclass
+class _Counted:
+    """Rows that a share counts, and those of them that breach it, over all parts of a table."""
+
+    rule: Share
+    one: Table
+    counted: int = 0
+    breached: int = 0
+
+    def see(self, part: str, frame: pl.LazyFrame) -> None:
+        """Count one part's rows."""
+        both = frame.select(
+            counted=self.rule.counted.sum(), breached=(self.rule.counted & self.rule.breach.fill_null(False)).sum()
+        ).collect(engine="streaming")
+        self.counted += both.item(0, "counted") or 0
+        self.breached += both.item(0, "breached") or 0
+
+    def result(self) -> dg.AssetCheckResult:
+        """The verdict over all parts seen."""
+        rule = self.rule
+        share = self.breached / self.counted if self.counted else 0.0
+        return dg.AssetCheckResult(
+            check_name=rule.name,
+            asset_key=self.one.name,
+            passed=share <= rule.allowed,
+            severity=dg.AssetCheckSeverity.WARN if rule.is_warning else dg.AssetCheckSeverity.ERROR,
+            description=f"{self.breached} of {self.counted} rows ({100 * share:.2f} %). {rule.description}",
+            metadata={
+                "rows": self.counted,
+                "breached": self.breached,
+                "share": share,
+                "allowed": rule.allowed,
+            },
+        )
 
 
 def _referenced(tables: TableStore, one: Table) -> tuple[dict[str, pl.DataFrame], list[str]]:
@@ -228,43 +320,6 @@ def _unknown_categories(frame: pl.LazyFrame, one: Table, known: Mapping[str, set
 def _wrong_partition(frame: pl.LazyFrame, one: Table, gpu: str) -> list[Violation]:
     wrong = frame.select((pl.col("gpu") != gpu).sum()).collect().item() or 0
     return [Violation(one.name, "gpu", f"must be the partition's gpu {gpu}", wrong)] if wrong else []
-
-
-def _invariant(rule: Invariant, one: Table, parts: Mapping[str, pl.LazyFrame]) -> dg.AssetCheckResult:
-    shown = list(dict.fromkeys([*one.key, *rule.shown]))
-    count = 0
-    examples: list[tuple[object, ...]] = []
-    for frame in parts.values():
-        broken = frame.select(rule.breach.sum()).collect(engine="streaming").item() or 0
-        count += broken
-        if broken and len(examples) < _EXAMPLES:
-            examples += frame.filter(rule.breach).select(shown).head(_EXAMPLES).collect().rows()
-    return dg.AssetCheckResult(
-        check_name=rule.name,
-        asset_key=one.name,
-        passed=count == 0,
-        description=f"{count:,} row(s) break it: {rule.description}" if count else rule.description,
-        metadata={"rows": count, **({"examples": findings(examples, shown)} if examples else {})},
-    )
-
-
-def _share(rule: Share, one: Table, parts: Mapping[str, pl.LazyFrame]) -> dg.AssetCheckResult:
-    counted = breached = 0
-    for frame in parts.values():
-        both = frame.select(
-            counted=rule.counted.sum(), breached=(rule.counted & rule.breach.fill_null(False)).sum()
-        ).collect(engine="streaming")
-        counted += both.item(0, "counted") or 0
-        breached += both.item(0, "breached") or 0
-    share = breached / counted if counted else 0.0
-    return dg.AssetCheckResult(
-        check_name=rule.name,
-        asset_key=one.name,
-        passed=share <= rule.allowed,
-        severity=dg.AssetCheckSeverity.WARN if rule.is_warning else dg.AssetCheckSeverity.ERROR,
-        description=f"{breached} of {counted} rows ({100 * share:.2f} %). {rule.description}",
-        metadata={"rows": counted, "breached": breached, "share": share, "allowed": rule.allowed},
-    )
 
 
 def _violation_table(found: Sequence[Violation]) -> dg.MarkdownMetadataValue:

@@ -57,14 +57,12 @@ class EstimateParts:
         """One GPU's rows in the cube's columns and types, sorted by the cube's key."""
         facts = self.gpus.row(by_predicate=pl.col("gpu") == gpu, named=True)
         mine = pl.col("gpu") == gpu
-        start, full = self.measured_start.filter(mine), self.measured_full.filter(mine)
-        has_measured = bool(start.height or full.height)
         rows = cube.estimates(
-            self.recipes.of(facts).lazy(),
+            self.recipes.of(facts),
             facts,
-            self.stacks.lazy().filter(mine).drop("gpu"),
-            start.lazy().drop("gpu") if has_measured else None,
-            full.lazy().drop("gpu") if has_measured else None,
+            self.stacks.filter(mine).drop("gpu"),
+            self.measured_start.filter(mine).drop("gpu"),
+            self.measured_full.filter(mine).drop("gpu"),
         )
         return conform(rows, CUBE, self.ids)
 

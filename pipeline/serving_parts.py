@@ -44,10 +44,10 @@ class ServingParts:
         facts = self.gpus.row(by_predicate=pl.col("gpu") == gpu, named=True)
         mine = pl.col("gpu") == gpu
         rows = serving_cube.serving(
-            self.recipes.of(facts).lazy(),
+            self.recipes.of(facts),
             facts,
-            self.stacks.lazy().filter(mine).drop("gpu"),
-            self.rates.lazy().filter(mine).drop("gpu"),
+            self.stacks.filter(mine).drop("gpu"),
+            self.rates.filter(mine).drop("gpu"),
             self.coefficients,
         )
         return conform(rows, CUBE, self.ids)

@@ -206,12 +206,18 @@ def cube_schema(name: str, ids: Mapping[str, Sequence[str]]) -> dict[str, pl.Dat
 def conform(frame: Frame, name: str, ids: Mapping[str, Sequence[str]] | None = None) -> Frame:
     """The table's columns in order and in its types (`cube_schema` when `ids` is given); others are dropped.
 
+    Without `ids` an id column that is an Enum already stays one: in tables of millions of rows texts cost too much.
+
     Raises ValueError naming the missing columns; casting a value that does not fit raises polars' own error.
     """
     schema = polars_schema(name) if ids is None else cube_schema(name, ids)
-    missing = [column for column in schema if column not in frame.collect_schema()]
+    present = frame.collect_schema()
+    missing = [column for column in schema if column not in present]
     if missing:
         raise ValueError(f"{name}: missing column(s) {', '.join(missing)}")
+    if ids is None:
+        coded = [column.name for column in table(name).columns if column.dtype == "id"]
+        schema |= {column: present[column] for column in coded if isinstance(present[column], pl.Enum)}
     return frame.select(pl.col(column).cast(dtype) for column, dtype in schema.items())
 
 

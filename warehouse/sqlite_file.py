@@ -5,8 +5,8 @@ comments, so the tables `tables` and `columns` say what everything means.
 
 A table of millions of rows (`CODED_TABLES`) is stored in parts so that it stays small: gpu and model as numbers
 with tables of names, the rest of its key together as one number (its setting), its other words as one more
-(its recipe; few combinations exist), its measures as whole hundred-thousandths. A view of the table's own name
-puts it together, with five decimals.
+(its recipe; few combinations exist), its measures as whole numbers (`SCALES`). A view of the table's own name puts
+it together.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from warehouse.atomic import whole_file
 from warehouse.dictionary import Column, Table, table, table_names
 
 FILE_NAME = "tokcube.sqlite"
-CODED_TABLES = ("best_fit",)
+CODED_TABLES = ("best_fit", "kv_cache", "runtime", "weights")
 OMITTED_TABLES = tuple(name for name in dataset.LARGE_TABLES if name not in CODED_TABLES)
-SCALE = (
-    100_000  # 3 significant figures stay exact down to 0.001, and 9 in 10 values need 4 bytes instead of 8
-)
+# What a measure is multiplied by to be stored as a whole number, by unit. Memory is published in thousandths of a
+# GiB; of speeds 3 significant figures stay exact down to 0.001, and 9 in 10 need 4 bytes instead of 8.
+SCALES = {"GiB": 1_000, "tok/s": 100_000}
 
 _PAGE_BYTES = 8192  # a tenth faster to fill than 4096
 _FAST_PRAGMAS = ("journal_mode = OFF", "synchronous = OFF", "cache_size = -65536")
@@ -41,7 +41,8 @@ _SQL_TYPES = {
     "bool": "INTEGER",
 }
 _WORDS = ("str", "id", "enum")
-_MEASURES = ("f32", "f64")
+_FLOATS = ("f32", "f64")
+_WHOLE = ("i16", "i32", "i64")
 
 
 def build_sqlite(folder: Path, version: str) -> Path:
@@ -139,28 +140,21 @@ def _write_coded(connection: sqlite3.Connection, one: Table, frame: pl.DataFrame
 
     Returns the rows of `<table>_rows` in key order, still to be inserted.
     """
-    measures = [column for column in one.columns if column.dtype in _MEASURES]
     keys = [column for column in one.columns if column.name in one.key]
+    measures = [column for column in one.columns if column not in keys and column.dtype in (*_FLOATS, *_WHOLE)]
     named = [column for column in keys if column.name in _NAMED_KEYS]
     parts = {column.name: [column] for column in named}
     parts["setting"] = [column for column in keys if column not in named]
     parts["recipe"] = [column for column in one.columns if column not in keys and column not in measures]
-    coded = frame
+    codes_of_rows = []
     for part, columns in parts.items():
         names = [column.name for column in columns]
-        codes = frame.select(names).unique().sort(names).with_row_index("code")
+        own = frame.select(names)
+        codes = own.unique().sort(names).with_row_index("code")
         _write_codes(connection, f"{one.name}_{part}", columns, codes)
-        coded = coded.join(
-            codes.rename({"code": f"{part}_code"}),
-            on=names,
-            how="left",
-            maintain_order="left",
-            nulls_equal=True,
-        )
-    rows = coded.select(
-        *(pl.col(f"{part}_code").cast(pl.Int64) for part in parts),
-        *((pl.col(column.name).cast(pl.Float64) * SCALE).round().cast(pl.Int64) for column in measures),
-    )
+        coded = own.join(codes, on=names, how="left", maintain_order="left", nulls_equal=True)
+        codes_of_rows.append(coded.get_column("code").alias(f"{part}_code"))
+    rows = pl.DataFrame(codes_of_rows).hstack(frame.select(_stored_measure(column) for column in measures))
     stored_key = [f"{part}_code" for part in parts if part != "recipe"]
     definitions = ", ".join(f"{_name(name)} INTEGER" for name in rows.columns)
     connection.execute(
@@ -169,6 +163,14 @@ def _write_coded(connection: sqlite3.Connection, one: Table, frame: pl.DataFrame
     )
     connection.execute(_coded_view(one, parts, measures))
     return rows.sort(stored_key)
+
+
+def _stored_measure(column: Column) -> pl.Expr:
+    """A measure as the whole number that is stored."""
+    value = pl.col(column.name)
+    if column.dtype in _WHOLE:
+        return value.cast(pl.Int64)
+    return (value.cast(pl.Float64) * SCALES[column.unit]).round().cast(pl.Int64)
 
 
 def _write_codes(
@@ -184,11 +186,14 @@ def _write_codes(
 
 def _coded_view(one: Table, parts: dict[str, list[Column]], measures: list[Column]) -> str:
     part_of = {column.name: part for part, columns in parts.items() for column in columns}
-    scaled = {column.name for column in measures}
+    scales = {column.name: SCALES[column.unit] for column in measures if column.dtype in _FLOATS}
+    whole = {column.name for column in measures} - set(scales)
 
     def expression(name: str) -> str:
-        if name in scaled:
-            return f"r.{_name(name)} / {SCALE}.0 AS {_name(name)}"
+        if name in scales:
+            return f"r.{_name(name)} / {scales[name]}.0 AS {_name(name)}"
+        if name in whole:
+            return f"r.{_name(name)} AS {_name(name)}"
         return f"{_name(f'{one.name}_{part_of[name]}')}.{_name(name)} AS {_name(name)}"
 
     selected = ", ".join(expression(name) for name in one.column_names)
@@ -206,7 +211,7 @@ def _insert_many(path: Path, name: str, rows: pl.DataFrame) -> None:
         for pragma in _FAST_PRAGMAS:
             cursor.execute(f"PRAGMA {pragma}")
         cursor.execute("BEGIN")
-        cursor.adbc_ingest(name, rows.to_arrow(), mode="append")
+        cursor.adbc_ingest(name, rows.cast(pl.Int64).to_arrow(), mode="append")
         cursor.execute("COMMIT")
 
 

@@ -38,12 +38,12 @@ def best_fit(
     grid: dg.ResourceParam[ProjectGrid],
     gpus: pl.DataFrame,
     quants: pl.LazyFrame,
-) -> pl.LazyFrame:
+) -> pl.DataFrame:
     """The densest format that fits, per GPU, count, model, framework and context; one part at a time."""
     parts = [tables.scan_partition("estimates", gpu) for gpu in published_gpus(gpus, grid.span)]
     quant = parts[0].collect_schema()["quant"]
-    ranks = answers.fidelity(quants).with_columns(pl.col("quant").cast(quant))
-    return pl.concat([answers.best_fit(part, ranks) for part in parts])
+    ranks = answers.fidelity(quants).with_columns(pl.col("quant").cast(quant)).collect().lazy()
+    return pl.concat([answers.best_fit(part, ranks).collect(engine="streaming") for part in parts])
 
 
 @table_asset()
@@ -57,5 +57,9 @@ def rule_of_thumb(
         .with_columns(params_billions=page.nominal_billions())
         .drop_nulls("params_billions")
     )
-    on_grid = gpus.filter(pl.col("gpu").is_in(published_gpus(gpus, grid.span)))
-    return page.rule_of_thumb(on_grid.lazy(), shaped)
+    names = published_gpus(gpus, grid.span)
+    on_grid = gpus.filter(pl.col("gpu").is_in(names)).with_columns(pl.col("gpu").cast(pl.Enum(names)))
+    known = shaped.collect()
+    of_models = pl.Enum(known.get_column("model").sort())
+    coded = known.lazy().with_columns(pl.col("model").cast(of_models))
+    return page.rule_of_thumb(on_grid.sort("gpu").lazy(), coded.sort("model"))

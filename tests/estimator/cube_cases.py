@@ -18,6 +18,8 @@ from tests.estimator.speed_cases import coefficients, gpu_frame
 COEFFICIENTS = coefficients()
 DENSE, MOE = "meta-llama/Llama-3.1-8B-Instruct", "Qwen/Qwen3-30B-A3B"
 GPU = "rtx-4090-24gb"
+# the cubes take the parts of a stack as Enums
+STACK_IDS = (pl.col("engine").cast(pl.Enum(["llama.cpp", "vllm"])), pl.col("backend").cast(pl.Enum(["cuda", "rocm"])))
 CONTEXTS = (4096, 32768, 131072, 262144, 524288)
 N_GPUS = (1, 2)
 
@@ -201,7 +203,7 @@ def cube_recipes() -> pl.DataFrame:
         runtime_table(),
         COEFFICIENTS,
         4,
-    ).collect()
+    ).with_columns(STACK_IDS).collect()
 
 
 ANCHOR: dict[str, Any] = {
@@ -239,10 +241,11 @@ def gpu_facts(**changes: Any) -> dict[str, Any]:
             "citation": "techpowerup"} | changes  # fmt: skip
 
 
-def gpu_stacks(anchors: pl.LazyFrame, quantity: str = "decode") -> pl.LazyFrame:
+def gpu_stacks(anchors: pl.LazyFrame, quantity: str = "decode") -> pl.DataFrame:
     """The stacks of the RTX 4090, resting on the given accepted anchors."""
     gpus = gpu_frame()
     rates = gpu_coefficients(gpus, COEFFICIENTS)
     evidence = measured.evidence(anchors, gpus.lazy()).collect()
     formats = cube_formats().select("engine", "backend").unique().collect()
-    return cube.stacks(rates, evidence, COEFFICIENTS, formats, quantity).lazy().drop("gpu")
+    stacks = cube.stacks(rates, evidence, COEFFICIENTS, formats, quantity).drop("gpu")
+    return stacks.with_columns(STACK_IDS)

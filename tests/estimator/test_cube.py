@@ -14,6 +14,7 @@ from estimator.cube import estimates, published
 from estimator.measured import measured_full, measured_start
 from estimator.recipes import KEY
 from tests.estimator.cube_cases import (
+    STACK_IDS,
     DENSE,
     GPU,
     anchor_frame,
@@ -39,12 +40,12 @@ Q4_ALONE = (pl.col("quant") == "gguf/q4_k_m") & (pl.col("model") == DENSE) & (pl
 
 def rows(anchors: pl.LazyFrame | None = None, **facts: Any) -> pl.DataFrame:
     known = anchor_frame().head(0) if anchors is None else anchors
-    start = full = None
-    if anchors is not None:
-        start = measured_start(anchors).drop("gpu")
-        lengths = contexts(4096, 32768, 131_072).select(pl.col("context_tokens").cast(pl.Int32))
-        full = measured_full(anchors, lengths).drop("gpu")
-    return estimates(cube_recipes().lazy(), gpu_facts(**facts), gpu_stacks(known), start, full).collect()
+    lengths = contexts(4096, 32768, 131_072).select(pl.col("context_tokens").cast(pl.Int32))
+    start, full = (
+        measured.drop("gpu").with_columns(STACK_IDS[1]).collect()
+        for measured in (measured_start(known), measured_full(known, lengths))
+    )
+    return estimates(cube_recipes(), gpu_facts(**facts), gpu_stacks(known), start, full).collect()
 
 
 def one_anchor() -> pl.LazyFrame:

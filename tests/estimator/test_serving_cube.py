@@ -12,6 +12,7 @@ import pytest
 from estimator.calibration import serving_rates
 from estimator.serving_cube import KEY, body_active_params, mid_output_tokens, serving, serving_recipes
 from tests.estimator.cube_cases import (
+    STACK_IDS,
     COEFFICIENTS,
     DENSE,
     GPU,
@@ -50,15 +51,15 @@ def recipes() -> pl.DataFrame:
     settings = cube_settings().filter(pl.col("framework") == "vllm")
     return serving_recipes(
         formats.drop("quant_citation"), settings, no_refusals(), models, layers, weight_table(), WORKLOADS
-    ).collect()
+    ).with_columns(STACK_IDS).collect()
 
 
 def rows(**facts: Any) -> pl.DataFrame:
     gpu = {"gpu": GPU, "citation": "techpowerup", "memory_gib": 24.0, "bandwidth_gb_s": 1008.0,
            "link_one_way_gb_s": 31.5} | facts  # fmt: skip
-    rates = serving_rates(gpu_frame()).lazy().drop("gpu")
+    rates = serving_rates(gpu_frame()).drop("gpu")
     stacks = gpu_stacks(anchor_frame().head(0), "serving")
-    return serving(recipes().lazy(), gpu, stacks, rates, COEFFICIENTS).collect()
+    return serving(recipes(), gpu, stacks, rates, COEFFICIENTS).collect()
 
 
 def one(

@@ -1,10 +1,9 @@
-"""Bad input: every case in tests/counterexamples/ laid over tests/small_sources gives exactly its messages."""
+"""Bad input: every case of tests/counterexamples over tests/small_sources gives exactly its messages."""
 
 from __future__ import annotations
 
 import hashlib
 import shutil
-from collections.abc import Iterable
 from pathlib import Path
 
 import polars as pl
@@ -61,12 +60,13 @@ def tells_case_apart(folder: Path) -> bool:
     return not (folder / "CASE").exists()
 
 
-def parameters() -> Iterable[object]:
-    for case in sorted(FOLDERS):
-        yield pytest.param(case, marks=pytest.mark.slow if case.startswith("variants/") else ())
-
-
-@pytest.mark.parametrize("case", parameters())
+@pytest.mark.parametrize(
+    "case",
+    [
+        pytest.param(case, marks=[pytest.mark.slow] if case.startswith("variants/") else [])
+        for case in sorted(FOLDERS)
+    ],
+)
 def test_a_counterexample_gives_exactly_its_messages(tmp_path: Path, case: str) -> None:
     words = expected(case)
     assert words, "a counterexample must say what it gives"

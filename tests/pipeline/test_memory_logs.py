@@ -37,6 +37,4 @@ def test_a_negative_size_is_a_fault(tmp_path: Path) -> None:
     (tmp_path / "memory_logs" / "a.csv").write_text(text, encoding="utf-8")
     log = FaultLog(tmp_path)
     assert read_memory_logs(tmp_path, log, CitationUse()).is_empty()
-    assert [str(fault) for fault in log] == [
-        "memory_logs/a.csv:2: kv_gpu_mib = '-1': must be at least 0"
-    ]
+    assert [str(fault) for fault in log] == ["memory_logs/a.csv:2: kv_gpu_mib = '-1': must be at least 0"]

@@ -33,12 +33,12 @@ def resolved_share(anchors: pl.DataFrame) -> float:
 
 
 def read_from_sources() -> set[str]:
-    """Tables of the room `sources`, and those of what was measured, which are states of source rows."""
-    return {
-        *(name for name, one in tables().items() if one.room == "sources"),
-        *("anchors", "serving_anchors", "file_sizes", "memory_logs", "claims", "alias_names"),
-        *("unresolved_names",),
-    }
+    """Tables of the room `sources`, and those of other rooms that come from its files as they are."""
+    measured = {
+        "anchors", "serving_anchors", "file_sizes", "memory_logs", "claims", "alias_names",
+        "unresolved_names", "unsloth_dynamic",
+    }  # fmt: skip
+    return {name for name, one in tables().items() if one.room == "sources"} | measured
 
 
 def test_the_small_tree_gives_every_table_with_rows(small: Frames) -> None:
