@@ -9,6 +9,7 @@ import polars as pl
 from estimator.residuals import ABOVE_BOUND
 from estimator.residuals import ABOVE_BOUND
 from pipeline.asset_metadata import findings
+from pipeline.side_by_side import side_by_side
 from pipeline.table_store import NotStaged, TableStore
 from warehouse.dictionary import Table, Violation, violations
 
@@ -134,10 +135,11 @@ def table_checks(one: Table, gpus: Sequence[str]) -> dg.AssetChecksDefinition:
             *(_Breaches(rule, one) for rule in invariants),
             *(_Counted(share, one) for share in shares),
         ]
-        for part, frame in _parts(tables, one, gpus).items():
-            read = frame.collect().lazy() if one.is_cube else frame  # a part is read once for all rules
+        parts = _parts(tables, one, gpus)
+        read = (lambda part: parts[part].collect().lazy()) if one.is_cube else parts.__getitem__
+        for part, frame in side_by_side(read, parts):  # a part is read once for all rules
             for tally in tallies:
-                tally.see(part, read)
+                tally.see(part, frame)
         for tally in tallies:
             yield tally.result()
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from threading import Lock
 
 import polars as pl
 
@@ -36,6 +37,7 @@ class RecipesByClass:
     gpu_formats: pl.DataFrame
     gpus: pl.DataFrame
     _kept: tuple[object, pl.DataFrame] | None = None
+    _lock: Lock = field(default_factory=Lock)
 
     def in_order(self, gpus: Sequence[str]) -> list[str]:
         """The GPUs with those of one class next to each other."""
@@ -48,9 +50,10 @@ class RecipesByClass:
         """The recipes this GPU (a row of `own_system`) can run; kept until a GPU of another class asks."""
         formats = self.gpu_formats.filter(pl.col("gpu") == gpu["gpu"]).get_column("format")
         key = (tuple(formats), gpu["n_gpus_max"], gpu["capability"])
-        if self._kept is None or self._kept[0] != key:
-            self._kept = (key, self._filtered(formats, gpu))
-        return self._kept[1]
+        with self._lock:  # parts are made two at a time
+            if self._kept is None or self._kept[0] != key:
+                self._kept = (key, self._filtered(formats, gpu))
+            return self._kept[1]
 
     def _filtered(self, formats: pl.Series, gpu: Mapping[str, object]) -> pl.DataFrame:
         capability = pl.lit(gpu["capability"], dtype=pl.Int16)

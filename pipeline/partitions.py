@@ -14,6 +14,7 @@ from pipeline.contracts.grid import Span
 from pipeline.grid_resource import project_grid
 from pipeline.progress import Progress
 from pipeline.project import Project
+from pipeline.side_by_side import side_by_side
 from pipeline.table_store import TableStore
 
 RANGE_START = "dagster/asset_partition_range_start"
@@ -71,7 +72,7 @@ def fill_partitions(
     part: Callable[[str], pl.DataFrame | pl.LazyFrame],
     in_order: Callable[[Sequence[str]], Sequence[str]] = sorted,
 ) -> int:
-    """Stage every part of a cube that the run asks for, one gpu at a time; returns the rows of these parts.
+    """Stage every part of a cube that the run asks for, two gpus at a time; returns the rows of these parts.
 
     `part(gpu)` gives one gpu's rows in the cube's columns and types; lazy ones are streamed to the file.
     Parts of gpus that are no partition any more are removed first. `in_order` puts gpus that share work side
@@ -85,8 +86,7 @@ def fill_partitions(
         context.log.info(f"{table}: removed the parts of {', '.join(gone)}, which are not built any more")
     progress.start(table, len(gpus))
     total = 0
-    for gpu in gpus:
-        rows = tables.write_partition(table, gpu, part(gpu))
+    for gpu, rows in side_by_side(lambda gpu: tables.write_partition(table, gpu, part(gpu)), gpus):
         total += rows
         context.add_asset_metadata({"dagster/partition_row_count": rows}, partition_key=gpu)
         progress.advance(table, gpu, rows)

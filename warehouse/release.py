@@ -12,6 +12,7 @@ import os
 import shutil
 import sqlite3
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -161,8 +162,9 @@ def _assemble(
     for name in tables:
         for path in parquet.table_files(stage, name):
             _link(path, partial / path.relative_to(stage))
-    build_duckdb(partial, version)
-    build_sqlite(partial, version)
+    with ThreadPoolExecutor(max_workers=2) as pool:  # both leave Python's lock most of the time
+        for built in [pool.submit(build, partial, version) for build in (build_sqlite, build_duckdb)]:
+            built.result()
     for name, text in sorted(documents.items()):
         if Path(name).name != name or name == manifests.FILE_NAME or (partial / name).exists():
             raise ReleaseError(f"document name {name!r} is taken or is no plain file name")

@@ -11,6 +11,7 @@ from pipeline import grid_tables
 from pipeline.assets.table_asset import table_asset
 from pipeline.grid_resource import ProjectGrid
 from pipeline.partitions import published_gpus
+from pipeline.side_by_side import side_by_side
 from pipeline.table_store import TableStore
 
 _SETTING_TABLES = ("gpus", "models", "layers", "quants", "frameworks", "kv_dtypes", "coefficients")
@@ -43,7 +44,8 @@ def best_fit(
     parts = [tables.scan_partition("estimates", gpu) for gpu in published_gpus(gpus, grid.span)]
     quant = parts[0].collect_schema()["quant"]
     ranks = answers.fidelity(quants).with_columns(pl.col("quant").cast(quant)).collect().lazy()
-    return pl.concat([answers.best_fit(part, ranks).collect(engine="streaming") for part in parts])
+    answered = side_by_side(lambda part: answers.best_fit(part, ranks).collect(engine="streaming"), parts)
+    return pl.concat([answer for _, answer in answered])
 
 
 @table_asset()
