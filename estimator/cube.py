@@ -89,9 +89,9 @@ def estimates(
 ) -> pl.LazyFrame:
     """The rows of one GPU, in the order of `recipes`, with every column of the table but typed ids.
 
-    `recipes`: those this GPU can run, engine and backend as Enums; `gpu`: gpu, memory_gib, usable_gib (own system),
-    usable_windows_gib, citation; `gpu_stacks`: this GPU's rows of `stacks`, typed likewise; the measured frames:
-    this GPU's rows of `measured.measured_start` and `measured_full`, typed likewise.
+    `recipes`: those this GPU can run, engine and backend as Enums; `gpu`: gpu, memory_gib, usable_gib (own
+    system), usable_windows_gib, citation; `gpu_stacks`: this GPU's rows of `stacks`, typed likewise; the
+    measured frames: this GPU's rows of `measured.measured_start` and `measured_full`, typed likewise.
     """
     rows = with_stack(recipes, gpu_stacks, (*RATES, *INTERVALS, "basis"))
     measured = measured_columns(recipes, measured_start, measured_full)
@@ -130,10 +130,11 @@ def estimates(
 
 
 def with_stack(recipes: pl.DataFrame, gpu_stacks: pl.DataFrame, columns: Sequence[str]) -> pl.DataFrame:
-    """Adds `columns` of the stack of each row (its engine, backend and kind of model), null where there is none.
+    """Adds `columns` of the stack of each row (its engine, backend and kind of model), null where there is
+    none.
 
-    The stacks are laid out by the codes of the Enums and gathered from: a join that keeps the order of 10^8 rows
-    takes longer than all the arithmetic. Row order is kept.
+    The stacks are laid out by the codes of the Enums and gathered from: a join that keeps the order of 10^8
+    rows takes longer than all the arithmetic. Row order is kept.
     """
     code = _stack_code(recipes)
     table = gpu_stacks.with_columns(code=code)
@@ -148,7 +149,9 @@ def _stack_code(typed: pl.DataFrame) -> pl.Expr:
     backend = typed.schema["backend"]
     assert isinstance(backend, pl.Enum)
     engine_code = pl.col("engine").to_physical().cast(pl.UInt32) * len(backend.categories)
-    return (engine_code + pl.col("backend").to_physical().cast(pl.UInt32)) * 2 + pl.col("is_moe").cast(pl.UInt32)
+    return (engine_code + pl.col("backend").to_physical().cast(pl.UInt32)) * 2 + pl.col("is_moe").cast(
+        pl.UInt32
+    )
 
 
 def _largest(codes: pl.Series) -> int:
@@ -191,7 +194,9 @@ def measured_columns(
         .filter(pl.col("model").is_in(models.implode()))
         .join(measured_start, on=setting, how="left")
         .join(measured_full, on=[*setting, "context_tokens"], how="left")
-        .with_columns(n_anchors=pl.col("n_start_anchors").fill_null(0) + pl.col("n_full_anchors").fill_null(0))
+        .with_columns(
+            n_anchors=pl.col("n_start_anchors").fill_null(0) + pl.col("n_full_anchors").fill_null(0)
+        )
         .filter(pl.col("n_anchors") > 0)
         .sort("row")
     )

@@ -7,7 +7,6 @@ import dagster as dg
 import polars as pl
 
 from estimator.residuals import ABOVE_BOUND
-from estimator.residuals import ABOVE_BOUND
 from pipeline.asset_metadata import findings
 from pipeline.side_by_side import side_by_side
 from pipeline.table_store import NotStaged, TableStore
@@ -222,7 +221,9 @@ class _Breaches:
         broken = frame.select(self.rule.breach.sum()).collect(engine="streaming").item() or 0
         self.count += broken
         if broken and len(self.examples) < _EXAMPLES:
-            self.examples += frame.filter(self.rule.breach).select(self.shown).head(_EXAMPLES).collect().rows()
+            self.examples += (
+                frame.filter(self.rule.breach).select(self.shown).head(_EXAMPLES).collect().rows()
+            )
 
     def result(self) -> dg.AssetCheckResult:
         """The verdict over all parts seen."""
@@ -231,7 +232,9 @@ class _Breaches:
             check_name=rule.name,
             asset_key=self.one.name,
             passed=self.count == 0,
-            description=f"{self.count:,} row(s) break it: {rule.description}" if self.count else rule.description,
+            description=f"{self.count:,} row(s) break it: {rule.description}"
+            if self.count
+            else rule.description,
             metadata={
                 "rows": self.count,
                 **({"examples": findings(self.examples, self.shown)} if self.examples else {}),
@@ -251,7 +254,8 @@ class _Counted:
     def see(self, part: str, frame: pl.LazyFrame) -> None:
         """Count one part's rows."""
         both = frame.select(
-            counted=self.rule.counted.sum(), breached=(self.rule.counted & self.rule.breach.fill_null(False)).sum()
+            counted=self.rule.counted.sum(),
+            breached=(self.rule.counted & self.rule.breach.fill_null(False)).sum(),
         ).collect(engine="streaming")
         self.counted += both.item(0, "counted") or 0
         self.breached += both.item(0, "breached") or 0

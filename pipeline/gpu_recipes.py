@@ -1,4 +1,4 @@
-"""What both cubes share: ids as Enums, GPUs with their own system's memory, support tables, and recipes per class of GPU."""
+"""What both cubes share: ids as Enums, GPUs with their own system's memory, support tables, recipes per class."""
 
 from __future__ import annotations
 
@@ -25,13 +25,15 @@ SUPPORT_READS = (
     "support_parallelism",
 )
 _CITED = ("gpus", "models", "quants", "frameworks")
-_TYPED = ("model", "framework", "backend", "quant", "kv_dtype", "workload", "model_citation", "quant_citation",
-          "framework_citation")  # fmt: skip
+_TYPED = (
+    "model", "framework", "backend", "quant", "kv_dtype", "workload", "model_citation", "quant_citation",
+    "framework_citation",
+)  # fmt: skip
 
 
 @dataclass
 class RecipesByClass:
-    """Recipes of all GPUs, filtered for one GPU at a time; GPUs of one class run the same and share one filtering."""
+    """Recipes of all GPUs, filtered for one GPU at a time; GPUs of one class share one filtering."""
 
     recipes: pl.DataFrame
     gpu_formats: pl.DataFrame

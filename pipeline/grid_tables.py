@@ -87,7 +87,7 @@ def without_densities(numbered: pl.DataFrame) -> pl.LazyFrame:
 
 
 def serving_formats(grid: Grid, numbered: pl.DataFrame) -> pl.DataFrame:
-    """The formats of engines that serve many requests, through the GPU maker's own stack, with the grid's caches."""
+    """The formats of engines that serve many requests, on the maker's own stack, with the grid's caches."""
     return numbered.filter(
         "serves", pl.col("backend") != "vulkan", pl.col("kv_dtype").is_in(grid.serving.kv_dtypes)
     )

@@ -1,4 +1,4 @@
-"""Works on parts two at a time, so that one is computed while another is written; results come in the order of parts."""
+"""Works on parts two at a time: one is computed while another is written. Results come in the order of parts."""
 
 from __future__ import annotations
 

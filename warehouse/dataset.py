@@ -20,7 +20,7 @@ def version_key(version: str) -> tuple[int, int, int]:
     year, month, number = (int(part) for part in found.groups())
     return year, month, number
 
-# Tables of millions of rows beside the cubes. DuckDB reads them where they lie, as it reads the cubes; the copy of one
-# in SQLite is coded, and the rule of thumb, which is arithmetic over gpus and models, is left out of SQLite to keep it
-# small.
+
+# Tables of millions of rows beside the cubes. DuckDB reads them where they lie, as it reads the cubes; in SQLite one
+# is coded, and the rule of thumb, which is arithmetic over gpus and models, is left out.
 LARGE_TABLES = ("best_fit", "rule_of_thumb")

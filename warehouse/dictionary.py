@@ -206,7 +206,7 @@ def cube_schema(name: str, ids: Mapping[str, Sequence[str]]) -> dict[str, pl.Dat
 def conform(frame: Frame, name: str, ids: Mapping[str, Sequence[str]] | None = None) -> Frame:
     """The table's columns in order and in its types (`cube_schema` when `ids` is given); others are dropped.
 
-    Without `ids` an id column that is an Enum already stays one: in tables of millions of rows texts cost too much.
+    Without `ids` an id column that is an Enum already stays one: texts cost too much in millions of rows.
 
     Raises ValueError naming the missing columns; casting a value that does not fit raises polars' own error.
     """
@@ -287,7 +287,9 @@ def _rules(
     if not column.nullable:
         rules.append(("must not be empty", value.is_null()))
     for other, state in column.null_where:
-        at_state = (pl.col(other) == state).fill_null(False)  # an Enum is compared by its code: no texts are made
+        at_state = (pl.col(other) == state).fill_null(
+            False
+        )  # an Enum is compared by its code: no texts are made
         rules.append((f"must be empty exactly where {other} is {state}", value.is_null() != at_state))
     if column.enum:
         rules += _membership(value, dtype, column.enum, f"must be one of {', '.join(column.enum)}")

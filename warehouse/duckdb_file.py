@@ -122,7 +122,7 @@ def _table_statements(one: Table) -> Iterator[str]:
 
 
 def is_view(one: Table) -> bool:
-    """Whether a table is read from its Parquet files instead of being copied: the cubes and the large tables."""
+    """Whether a table is read from its Parquet files instead of being copied: cubes and large tables."""
     return one.is_cube or one.name in dataset.LARGE_TABLES
 
 

@@ -24,7 +24,9 @@ def release_faults(folder: Path, manifest: Manifest) -> list[str]:
     counts: dict[str, int] = {name: record["rows"] for name, record in manifest["tables"].items()}
     with ThreadPoolExecutor(max_workers=2) as pool:
         sqlite = pool.submit(_sqlite_faults, folder, counts)
-        found = [fault for name in counts for fault in _parquet_faults(folder, table(name), manifest["version"])]
+        found = [
+            fault for name in counts for fault in _parquet_faults(folder, table(name), manifest["version"])
+        ]
         if found:
             return found  # the other two are made from these
         return _duckdb_faults(folder, counts) + sqlite.result()
@@ -48,7 +50,9 @@ def _parquet_faults(folder: Path, one: Table, version: str) -> list[str]:
 def _other_gpu_faults(frame: pl.LazyFrame, path: Path, shown: str) -> list[str]:
     gpu = path.parent.name.removeprefix("gpu=")
     is_other = (pl.col("gpu") != gpu).fill_null(True) if _has_gpu(frame, gpu) else pl.lit(True)
-    others = frame.select(pl.col("gpu").filter(is_other).unique().cast(pl.String).sort()).collect(engine="streaming")
+    others = frame.select(pl.col("gpu").filter(is_other).unique().cast(pl.String).sort()).collect(
+        engine="streaming"
+    )
     return [f"{shown}: holds rows of {other}" for other in others.get_column("gpu")]
 
 

@@ -3,10 +3,10 @@
 Written by Python's own sqlite3 (DuckDB's SQLite extension is not part of its wheel). SQLite has no column
 comments, so the tables `tables` and `columns` say what everything means.
 
-A table of millions of rows (`CODED_TABLES`) is stored in parts so that it stays small: gpu and model as numbers
-with tables of names, the rest of its key together as one number (its setting), its other words as one more
-(its recipe; few combinations exist), its measures as whole numbers (`SCALES`). A view of the table's own name puts
-it together.
+A table of many rows (`CODED_TABLES`) is stored in parts so that it stays small: gpu and model as numbers with
+tables of names, the rest of its key together as one number (its setting), its other words as one more (its
+recipe; few combinations exist), its measures as whole numbers (`SCALES`). A view of the table's own name puts it
+together.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from warehouse.dictionary import Column, Table, table, table_names
 FILE_NAME = "tokcube.sqlite"
 CODED_TABLES = ("best_fit", "kv_cache", "runtime", "weights")
 OMITTED_TABLES = tuple(name for name in dataset.LARGE_TABLES if name not in CODED_TABLES)
-# What a measure is multiplied by to be stored as a whole number, by unit. Memory is published in thousandths of a
-# GiB; of speeds 3 significant figures stay exact down to 0.001, and 9 in 10 need 4 bytes instead of 8.
+# What a measure is multiplied by to be stored as a whole number, by unit. Memory is published in thousandths of
+# a GiB; of speeds 3 significant figures stay exact down to 0.001, and 9 in 10 need 4 bytes instead of 8.
 SCALES = {"GiB": 1_000, "tok/s": 100_000}
 
 _PAGE_BYTES = 8192  # a tenth faster to fill than 4096
@@ -141,7 +141,9 @@ def _write_coded(connection: sqlite3.Connection, one: Table, frame: pl.DataFrame
     Returns the rows of `<table>_rows` in key order, still to be inserted.
     """
     keys = [column for column in one.columns if column.name in one.key]
-    measures = [column for column in one.columns if column not in keys and column.dtype in (*_FLOATS, *_WHOLE)]
+    measures = [
+        column for column in one.columns if column not in keys and column.dtype in (*_FLOATS, *_WHOLE)
+    ]
     named = [column for column in keys if column.name in _NAMED_KEYS]
     parts = {column.name: [column] for column in named}
     parts["setting"] = [column for column in keys if column not in named]
@@ -206,7 +208,7 @@ def _coded_view(one: Table, parts: dict[str, list[Column]], measures: list[Colum
 
 
 def _insert_many(path: Path, name: str, rows: pl.DataFrame) -> None:
-    """Append millions of rows through the Arrow driver, which makes no Python object per row: twice as fast."""
+    """Append millions of rows through the Arrow driver: twice as fast, as it makes no object per row."""
     with dbapi.connect(str(path), autocommit=True) as connection, connection.cursor() as cursor:
         for pragma in _FAST_PRAGMAS:
             cursor.execute(f"PRAGMA {pragma}")

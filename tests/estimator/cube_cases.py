@@ -19,7 +19,10 @@ COEFFICIENTS = coefficients()
 DENSE, MOE = "meta-llama/Llama-3.1-8B-Instruct", "Qwen/Qwen3-30B-A3B"
 GPU = "rtx-4090-24gb"
 # the cubes take the parts of a stack as Enums
-STACK_IDS = (pl.col("engine").cast(pl.Enum(["llama.cpp", "vllm"])), pl.col("backend").cast(pl.Enum(["cuda", "rocm"])))
+STACK_IDS = (
+    pl.col("engine").cast(pl.Enum(["llama.cpp", "vllm"])),
+    pl.col("backend").cast(pl.Enum(["cuda", "rocm"])),
+)
 CONTEXTS = (4096, 32768, 131072, 262144, 524288)
 N_GPUS = (1, 2)
 
@@ -192,18 +195,24 @@ def runtime_table() -> pl.LazyFrame:
 def cube_recipes() -> pl.DataFrame:
     """All recipes of the two models."""
     models, layers = two_models()
-    return recipes(
-        cube_formats().drop("quant_citation", "body_bpw", "rest_bpw", "embedding_bpw", "head_bpw", "scope"),
-        cube_settings(),
-        no_refusals(),
-        models,
-        layers,
-        weight_table(),
-        cache_table(),
-        runtime_table(),
-        COEFFICIENTS,
-        4,
-    ).with_columns(STACK_IDS).collect()
+    return (
+        recipes(
+            cube_formats().drop(
+                "quant_citation", "body_bpw", "rest_bpw", "embedding_bpw", "head_bpw", "scope"
+            ),
+            cube_settings(),
+            no_refusals(),
+            models,
+            layers,
+            weight_table(),
+            cache_table(),
+            runtime_table(),
+            COEFFICIENTS,
+            4,
+        )
+        .with_columns(STACK_IDS)
+        .collect()
+    )
 
 
 ANCHOR: dict[str, Any] = {

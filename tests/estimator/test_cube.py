@@ -14,9 +14,9 @@ from estimator.cube import estimates, published
 from estimator.measured import measured_full, measured_start
 from estimator.recipes import KEY
 from tests.estimator.cube_cases import (
-    STACK_IDS,
     DENSE,
     GPU,
+    STACK_IDS,
     anchor_frame,
     contexts,
     cube_recipes,

@@ -12,11 +12,11 @@ import pytest
 from estimator.calibration import serving_rates
 from estimator.serving_cube import KEY, body_active_params, mid_output_tokens, serving, serving_recipes
 from tests.estimator.cube_cases import (
-    STACK_IDS,
     COEFFICIENTS,
     DENSE,
     GPU,
     MOE,
+    STACK_IDS,
     anchor_frame,
     cube_formats,
     cube_settings,
@@ -49,9 +49,13 @@ def recipes() -> pl.DataFrame:
     models, layers = two_models()
     formats = cube_formats().filter(pl.col("engine") == "vllm")
     settings = cube_settings().filter(pl.col("framework") == "vllm")
-    return serving_recipes(
-        formats.drop("quant_citation"), settings, no_refusals(), models, layers, weight_table(), WORKLOADS
-    ).with_columns(STACK_IDS).collect()
+    return (
+        serving_recipes(
+            formats.drop("quant_citation"), settings, no_refusals(), models, layers, weight_table(), WORKLOADS
+        )
+        .with_columns(STACK_IDS)
+        .collect()
+    )
 
 
 def rows(**facts: Any) -> pl.DataFrame:

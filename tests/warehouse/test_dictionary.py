@@ -118,8 +118,8 @@ def test_conform_selects_orders_and_casts() -> None:
     frame = best_fit()
     mixed = frame.select(reversed(frame.columns)).with_columns(pl.col("total_gib").cast(pl.Float64), extra=1)
     assert dictionary.conform(mixed, "best_fit", IDS).equals(frame)
-    in_text = mixed.with_columns(pl.col(column.name).cast(pl.String) for column in dictionary.table("best_fit").columns
-                                 if column.dtype == "id")  # fmt: skip
+    ids = [column.name for column in dictionary.table("best_fit").columns if column.dtype == "id"]
+    in_text = mixed.with_columns(pl.col(ids).cast(pl.String))
     assert dictionary.conform(in_text.lazy(), "best_fit").collect().schema == dictionary.polars_schema(
         "best_fit"
     )
