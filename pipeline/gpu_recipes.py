@@ -1,4 +1,4 @@
-"""What both cubes share: ids as Enums, GPUs with their own system's memory, support tables, recipes per class."""
+"""What both cubes share: ids as Enums, GPUs with usable memory, support tables, recipes per class."""
 
 from __future__ import annotations
 

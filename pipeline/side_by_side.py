@@ -1,4 +1,4 @@
-"""Works on parts two at a time: one is computed while another is written. Results come in the order of parts."""
+"""Works on parts two at a time: one is computed while another is written. Results keep the order."""
 
 from __future__ import annotations
 

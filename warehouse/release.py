@@ -163,7 +163,7 @@ def _assemble(
         for path in parquet.table_files(stage, name):
             _link(path, partial / path.relative_to(stage))
     with ThreadPoolExecutor(max_workers=2) as pool:  # both leave Python's lock most of the time
-        for built in [pool.submit(build, partial, version) for build in (build_sqlite, build_duckdb)]:
+        for built in [pool.submit(build, partial, version) for build in (build_duckdb, build_sqlite)]:
             built.result()
     for name, text in sorted(documents.items()):
         if Path(name).name != name or name == manifests.FILE_NAME or (partial / name).exists():

@@ -5,8 +5,8 @@ comments, so the tables `tables` and `columns` say what everything means.
 
 A table of many rows (`CODED_TABLES`) is stored in parts so that it stays small: gpu and model as numbers with
 tables of names, the rest of its key together as one number (its setting), its other words as one more (its
-recipe; few combinations exist), its measures as whole numbers (`SCALES`). A view of the table's own name puts it
-together.
+recipe; few combinations exist), its measures as whole numbers (`SCALES`). A view of the table's own name puts
+it together.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from warehouse.dictionary import Column, Table, table, table_names
 FILE_NAME = "tokcube.sqlite"
 CODED_TABLES = ("best_fit", "kv_cache", "runtime", "weights")
 OMITTED_TABLES = tuple(name for name in dataset.LARGE_TABLES if name not in CODED_TABLES)
-# What a measure is multiplied by to be stored as a whole number, by unit. Memory is published in thousandths of
-# a GiB; of speeds 3 significant figures stay exact down to 0.001, and 9 in 10 need 4 bytes instead of 8.
+# What a measure is multiplied by to be stored as a whole number, by unit. Memory is published in thousandths
+# of a GiB; of speeds 3 significant figures stay exact down to 0.001, and 9 in 10 need 4 bytes instead of 8.
 SCALES = {"GiB": 1_000, "tok/s": 100_000}
 
 _PAGE_BYTES = 8192  # a tenth faster to fill than 4096

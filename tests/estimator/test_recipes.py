@@ -7,6 +7,7 @@ import pytest
 
 from estimator.recipes import KEY, WORK_COLUMNS, context_state, expert_active_params, recipes
 from tests.estimator.cube_cases import (
+    STACK_IDS,
     COEFFICIENTS,
     CONTEXTS,
     DENSE,
@@ -80,7 +81,7 @@ def test_refused_splits_are_left_out() -> None:
         {"framework": ["vllm"], "quant": ["awq/int4-g128"], "model": [MOE], "n_gpus": [2]},
         schema_overrides={"n_gpus": pl.Int16},
     )
-    lost = cube_recipes().join(build(refused=refused), on=KEY, how="anti")
+    lost = cube_recipes().join(build(refused=refused).with_columns(STACK_IDS), on=KEY, how="anti")
     assert lost.select("quant", "model", "n_gpus").unique().rows() == [("awq/int4-g128", MOE, 2)]
     assert lost.height == 3
 
