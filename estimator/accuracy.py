@@ -8,6 +8,8 @@ from collections.abc import Mapping
 
 import polars as pl
 
+from estimator.residuals import ABOVE_BOUND
+
 CELL = (
     "metric",
     "gpu",
@@ -56,11 +58,14 @@ def accuracy(
 
 
 def _cells(residuals: pl.LazyFrame) -> pl.LazyFrame:
-    accepted = residuals.filter(pl.col("state").cast(pl.String) == "accepted", pl.col("ratio").is_not_null())
-    return accepted.group_by(CELL).agg(
-        pl.col("ratio").median(),
-        n_anchors=pl.len(),
-        is_within_interval=pl.col("is_within_interval").mean(),
+    """Accepted cells, and those flagged for nothing but the bound: these count for `is_above_bound` alone."""
+    accepted = pl.col("state").cast(pl.String) == "accepted"
+    sound = accepted | (pl.col("reason") == ABOVE_BOUND).fill_null(False)
+    cells = residuals.filter(sound, pl.col("ratio").is_not_null()).group_by(CELL)
+    return cells.agg(
+        pl.col("ratio").filter(accepted).median(),
+        n_anchors=accepted.sum(),
+        is_within_interval=pl.col("is_within_interval").filter(accepted).mean(),
         is_above_bound=pl.col("is_above_bound").mean(),
         basis=pl.col("basis").cast(pl.String).min(),
     )
@@ -73,7 +78,7 @@ def _slice(cells: pl.LazyFrame, name: str, value: pl.Expr) -> pl.LazyFrame:
         .group_by("metric", "value")
         .agg(
             n_anchors=pl.col("n_anchors").sum().cast(pl.Int32),
-            n_cells=pl.len().cast(pl.Int32),
+            n_cells=pl.col("ratio").count().cast(pl.Int32),
             n_devices=pl.col("gpu").n_unique().cast(pl.Int32),
             median_ratio=pl.col("ratio").median().round(DECIMALS),
             median_absolute_error_percent=(100 * pl.col("error").median()).round(DECIMALS - 2),
@@ -82,6 +87,7 @@ def _slice(cells: pl.LazyFrame, name: str, value: pl.Expr) -> pl.LazyFrame:
             within_interval_percent=(100 * pl.col("is_within_interval").sort().mean()).round(DECIMALS - 2),
             above_bound_percent=(100 * pl.col("is_above_bound").sort().mean()).round(DECIMALS - 2),
         )
+        .filter(pl.col("n_cells") > 0)
         .with_columns(split=pl.lit(SPLIT), slice=pl.lit(name))
     )
 

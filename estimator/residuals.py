@@ -23,6 +23,8 @@ SHARED = ("anchor_id", "metric", "gpu", "n_gpus", "model", "framework", "backend
 # about.
 SERVED_RATES = ("request-time", "static-batch", "wall")
 ABOVE_BOUND = "above-the-bound"
+# Everything an anchor's own setting is computed from.
+SETTING_TABLES = ("gpus", "models", "layers", "quants", "frameworks", "kv_dtypes", "coefficients")
 STACK = ("metric", "engine", "backend")
 
 
@@ -243,6 +245,22 @@ def _accepted(
 def _counted(seen: pl.LazyFrame, name: str, *by: str) -> pl.LazyFrame:
     """How many accepted measurements there are per stack and `by`."""
     return seen.group_by(*STACK, *by).agg(pl.len().cast(pl.Int64).alias(name))
+
+
+def flag_above_bound(anchors: pl.DataFrame, residuals: pl.DataFrame) -> pl.DataFrame:
+    """The anchors with those accepted ones flagged whose decode speed `residuals` found above the bound.
+
+    `anchors`: anchor_id, state, state_reason and any other columns, which are kept, as is the order of rows.
+    """
+    above = residuals.filter(
+        pl.col("reason") == ABOVE_BOUND, pl.col("metric").cast(pl.String) == "decode_tok_s"
+    ).get_column("anchor_id")
+    is_above = pl.col("anchor_id").is_in(above.implode())
+    state = anchors.schema["state"]
+    return anchors.with_columns(
+        pl.when(is_above).then(pl.lit("flagged").cast(state)).otherwise("state").alias("state"),
+        pl.when(is_above).then(pl.lit(ABOVE_BOUND)).otherwise("state_reason").alias("state_reason"),
+    )
 
 
 def _flag_above_bound() -> list[pl.Expr]:

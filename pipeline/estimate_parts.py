@@ -12,7 +12,6 @@ import polars as pl
 
 from estimator import calibration, cube, measured, runnable
 from estimator.recipes import recipes
-from estimator.residuals import ABOVE_BOUND
 from pipeline import grid_tables
 from pipeline.gpu_recipes import (
     SUPPORT_READS,
@@ -34,7 +33,6 @@ READS = (
     "kv_cache",
     "runtime",
     "anchors",
-    "anchor_residuals",
 )
 
 
@@ -70,7 +68,7 @@ class EstimateParts:
 def prepare(grid: ProjectGrid, gpus: Sequence[str], tables: Mapping[str, pl.DataFrame]) -> EstimateParts:
     """Work out everything the parts share. `gpus`: those of the grid; `tables`: all of `READS`, by name."""
     lazy = {name: frame.lazy() for name, frame in tables.items()}
-    anchors = grid_tables.in_text(credible(lazy["anchors"], lazy["anchor_residuals"]))
+    anchors = grid_tables.in_text(lazy["anchors"])
     on_grid = own_system(tables["gpus"].filter(pl.col("gpu").is_in(list(gpus))))
     spanned = grid_tables.published_models(lazy["models"], grid.span)
     formats = grid_tables.formats(grid.grid, lazy["frameworks"], lazy["quants"], lazy["kv_dtypes"])
@@ -102,11 +100,3 @@ def prepare(grid: ProjectGrid, gpus: Sequence[str], tables: Mapping[str, pl.Data
         measured_start=typed(at_known_ids(measured.measured_start(anchors), ids)).collect(),
         measured_full=typed(at_known_ids(full, ids)).collect(),
     )
-
-
-def credible(anchors: pl.LazyFrame, residuals: pl.LazyFrame) -> pl.LazyFrame:
-    """The anchors without those found above the bound, which stand beside no estimate."""
-    above = residuals.filter(
-        pl.col("reason") == ABOVE_BOUND, pl.col("metric").cast(pl.String) == "decode_tok_s"
-    )
-    return anchors.join(above.select("anchor_id"), on="anchor_id", how="anti")

@@ -21,6 +21,6 @@ def version_key(version: str) -> tuple[int, int, int]:
     return year, month, number
 
 
-# Tables of millions of rows beside the cubes. DuckDB reads them where they lie, as it reads the cubes; in SQLite
+# Tables of millions of rows beside the cubes. DuckDB reads them where they lie, as the cubes; in SQLite
 # one is coded, and the rule of thumb, arithmetic over gpus and models, is left out.
 LARGE_TABLES = ("best_fit", "rule_of_thumb")

@@ -14,15 +14,13 @@ from pipeline.partitions import published_gpus
 from pipeline.side_by_side import side_by_side
 from pipeline.table_store import TableStore
 
-_SETTING_TABLES = ("gpus", "models", "layers", "quants", "frameworks", "kv_dtypes", "coefficients")
 
-
-@table_asset(deps=_SETTING_TABLES)
+@table_asset(deps=residuals.SETTING_TABLES)
 def anchor_residuals(
     tables: dg.ResourceParam[TableStore], anchors: pl.LazyFrame, serving_anchors: pl.LazyFrame
 ) -> pl.LazyFrame:
     """An estimate for exactly the setting of every resolved anchor, beside what was measured."""
-    return residuals.anchor_residuals(anchors, serving_anchors, tables.read(_SETTING_TABLES))
+    return residuals.anchor_residuals(anchors, serving_anchors, tables.read(residuals.SETTING_TABLES))
 
 
 @table_asset()

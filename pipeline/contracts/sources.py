@@ -8,6 +8,7 @@ from pathlib import Path
 import polars as pl
 
 from estimator import rule_of_thumb
+from estimator.residuals import SETTING_TABLES, anchor_residuals, flag_above_bound
 from pipeline.contracts.citations import check_citation_use, read_citations
 from pipeline.contracts.citing import CitationUse
 from pipeline.contracts.coefficients import read_coefficients
@@ -49,8 +50,15 @@ def read_sources(root: Path) -> dict[str, pl.DataFrame]:
     tables["citations"] = read_citations(root, log)
     check_citation_use(root, tables["citations"], use, log)
     log.raise_if_any()
+    tables["anchors"] = flag_above_bound(tables["anchors"], _residuals(tables))
     tables["facts"] = facts(use)
     return {name: conform(table, name) for name, table in tables.items()}
+
+
+def _residuals(tables: dict[str, pl.DataFrame]) -> pl.DataFrame:
+    """Estimates beside the anchors; needed here, because being above the bound is a state of an anchor."""
+    typed = {name: conform(tables[name], name) for name in (*SETTING_TABLES, "anchors", "serving_anchors")}
+    return anchor_residuals(typed["anchors"].lazy(), typed["serving_anchors"].lazy(), typed).collect()
 
 
 def facts(use: CitationUse) -> pl.DataFrame:

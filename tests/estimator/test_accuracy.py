@@ -8,6 +8,7 @@ import polars as pl
 import pytest
 
 from estimator.accuracy import accuracy
+from estimator.residuals import ABOVE_BOUND
 
 RESIDUAL: dict[str, Any] = {
     "metric": "decode_tok_s",
@@ -25,6 +26,7 @@ RESIDUAL: dict[str, Any] = {
     "is_above_bound": False,
     "basis": "device",
     "state": "accepted",
+    "reason": None,
 }
 GPUS = pl.LazyFrame(
     {"gpu": ["card", "other"], "family": ["nv-ada", "amd-cdna3"], "vendor": ["nvidia", "amd"]}
@@ -34,7 +36,9 @@ QUANTS = pl.LazyFrame({"quant": ["gguf/q4_k_m", "native/bf16"], "quant_class": [
 
 
 def judged(*changes: dict[str, Any]) -> pl.DataFrame:
-    rows = pl.LazyFrame([RESIDUAL | change for change in changes], schema_overrides={"ratio": pl.Float64})
+    rows = pl.LazyFrame(
+        [RESIDUAL | change for change in changes], schema_overrides={"ratio": pl.Float64, "reason": pl.String}
+    )
     return accuracy(rows, GPUS, MODELS, QUANTS).collect()
 
 
@@ -152,3 +156,17 @@ def test_order_of_the_residuals_does_not_matter() -> None:
         {"depth_tokens": at % 7, "ratio": 0.7 + at / 10, "is_within_interval": at % 3 > 0} for at in range(20)
     ]
     assert judged(*rows).equals(judged(*reversed(rows)))
+
+
+def test_what_is_above_the_bound_counts_there_and_nowhere_else() -> None:
+    """Of two cells one was flagged for the bound alone: 50 % above it, and its ratio of 9 is in no error."""
+    above = {
+        "ratio": 9.0,
+        "depth_tokens": 7,
+        "state": "flagged",
+        "reason": ABOVE_BOUND,
+        "is_above_bound": True,
+    }
+    row = part(judged({}, above), "all", "all")
+    assert (row["n_anchors"], row["n_cells"], row["above_bound_percent"]) == (1, 1, 50.0)
+    assert row["median_absolute_error_percent"] == 0.0

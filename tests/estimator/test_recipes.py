@@ -7,11 +7,11 @@ import pytest
 
 from estimator.recipes import KEY, WORK_COLUMNS, context_state, expert_active_params, recipes
 from tests.estimator.cube_cases import (
-    STACK_IDS,
     COEFFICIENTS,
     CONTEXTS,
     DENSE,
     MOE,
+    STACK_IDS,
     cache_table,
     cube_formats,
     cube_recipes,
