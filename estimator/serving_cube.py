@@ -7,10 +7,12 @@ Physics is in `serving`; here recipes are laid out once and a GPU's numbers are 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 import polars as pl
 
 from estimator.attention_state import cache_bytes_by_setting
+from estimator.calibration import coefficient
 from estimator.cube import published, published_end, with_stack
 from estimator.parallel import kv_replication
 from estimator.prefill import attention_flops
@@ -96,18 +98,20 @@ def serving_recipes(
 
 def serving(
     recipes: pl.DataFrame,
-    gpu: Mapping[str, object],
+    gpu: Mapping[str, Any],
     gpu_stacks: pl.DataFrame,
     rates: pl.DataFrame,
     coefficients: pl.DataFrame,
 ) -> pl.LazyFrame:
     """The rows of one GPU, in the order of `recipes`, with every column of the table but typed ids.
 
-    `gpu`: gpu, citation, memory_gib, bandwidth_gb_s, link_one_way_gb_s; `gpu_stacks`: engine, backend,
-    is_moe, basis, interval_low, interval_high of this GPU for serving; `rates`: compute_dtype, serving_tflops
-    of this GPU.
+    `gpu`: gpu, citation, memory_gib, usable_gib (null when unknown), bandwidth_gb_s, link_one_way_gb_s;
+    `gpu_stacks`: engine, backend, is_moe, basis, interval_low, interval_high of this GPU for serving; `rates`:
+    compute_dtype, serving_tflops of this GPU.
     """
-    rated = recipes.with_columns(_rate(recipes, rates).alias("serving_tflops"))
+    rated = recipes.with_columns(
+        _rate(recipes, rates).alias("serving_tflops"), _utilization(gpu, coefficients).cast(pl.Float32)
+    )
     rows = with_stack(rated, gpu_stacks, ("basis", "interval_low", "interval_high"))
     on_gpu = rows.lazy().with_columns(
         *[
@@ -127,6 +131,15 @@ def serving(
         ttft_ms=published(pl.col("ttft_ms")),
         tpot_ms=published(pl.col("tpot_ms")),
     )
+
+
+def _utilization(gpu: Mapping[str, Any], coefficients: pl.DataFrame) -> pl.Expr:
+    """Share of the memory the engine may use: its own or the usual one, never more than the driver offers."""
+    usual = coefficient(coefficients, "serving", "capacity", "memory_utilization")
+    own = pl.col("memory_utilization").fill_null(usual)
+    if gpu["usable_gib"] is None:
+        return own
+    return pl.min_horizontal(own, pl.lit(gpu["usable_gib"] / gpu["memory_gib"]))
 
 
 def _rate(recipes: pl.DataFrame, rates: pl.DataFrame) -> pl.Series:

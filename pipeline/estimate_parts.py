@@ -47,10 +47,6 @@ class EstimateParts:
     measured_start: pl.DataFrame
     measured_full: pl.DataFrame
 
-    def in_order(self, gpus: Sequence[str]) -> list[str]:
-        """The GPUs with those of one class, which run the same recipes, next to each other."""
-        return self.recipes.in_order(gpus)
-
     def part(self, gpu: str) -> pl.LazyFrame:
         """One GPU's rows in the cube's columns and types, sorted by the cube's key."""
         facts = self.gpus.row(by_predicate=pl.col("gpu") == gpu, named=True)

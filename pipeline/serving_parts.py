@@ -35,10 +35,6 @@ class ServingParts:
     rates: pl.DataFrame
     coefficients: pl.DataFrame
 
-    def in_order(self, gpus: Sequence[str]) -> list[str]:
-        """The GPUs with those of one class, which run the same recipes, next to each other."""
-        return self.recipes.in_order(gpus)
-
     def part(self, gpu: str) -> pl.LazyFrame:
         """One GPU's rows in the cube's columns and types, sorted by the cube's key."""
         facts = self.gpus.row(by_predicate=pl.col("gpu") == gpu, named=True)

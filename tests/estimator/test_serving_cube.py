@@ -59,8 +59,8 @@ def recipes() -> pl.DataFrame:
 
 
 def rows(**facts: Any) -> pl.DataFrame:
-    gpu = {"gpu": GPU, "citation": "techpowerup", "memory_gib": 24.0, "bandwidth_gb_s": 1008.0,
-           "link_one_way_gb_s": 31.5} | facts  # fmt: skip
+    gpu = {"gpu": GPU, "citation": "techpowerup", "memory_gib": 24.0, "usable_gib": 23.5,
+           "bandwidth_gb_s": 1008.0, "link_one_way_gb_s": 31.5} | facts  # fmt: skip
     rates = serving_rates(gpu_frame()).drop("gpu")
     stacks = gpu_stacks(anchor_frame().head(0), "serving")
     return serving(recipes(), gpu, stacks, rates, COEFFICIENTS).collect()
@@ -180,3 +180,11 @@ def test_two_calls_give_the_same_bytes() -> None:
         rows().write_parquet(file)
         files.append(file.getvalue())
     assert files[0] == files[1]
+
+
+def test_an_engine_never_uses_more_than_the_driver_offers() -> None:
+    """Unified memory: 0.92 of 24 GiB would be 22 GiB, but the system leaves 12."""
+    free, tight = rows(), rows(usable_gib=12.0)
+    assert (tight.get_column("max_concurrency") <= free.get_column("max_concurrency")).all()
+    assert tight.get_column("max_concurrency").sum() < free.get_column("max_concurrency").sum()
+    assert rows(usable_gib=None).equals(rows(usable_gib=24.0))
