@@ -106,8 +106,8 @@ def serving(
     """The rows of one GPU, in the order of `recipes`, with every column of the table but typed ids.
 
     `gpu`: gpu, citation, memory_gib, usable_gib (null when unknown), bandwidth_gb_s, link_one_way_gb_s;
-    `gpu_stacks`: engine, backend, is_moe, basis, interval_low, interval_high of this GPU for serving; `rates`:
-    compute_dtype, serving_tflops of this GPU.
+    `gpu_stacks`: engine, backend, is_moe, basis, interval_low, interval_high of this GPU for serving;
+    `rates`: compute_dtype, serving_tflops of this GPU.
     """
     rated = recipes.with_columns(
         _rate(recipes, rates).alias("serving_tflops"), _utilization(gpu, coefficients).cast(pl.Float32)

@@ -1,6 +1,6 @@
-"""README and docs: every command exists, every query runs and answers what is printed, the example GPU passes.
+"""README and docs: every command exists, every query runs and answers as printed, the example GPU passes.
 
-Answers are compared on the core grid: a printed row whose gpu, model or context the core grid does not hold was
+Answers are compared on the core grid: a printed row whose gpu, model or context the core grid lacks was
 checked on the full release only, when it was printed. To print all answers anew from a full release:
 
     .venv/bin/python tests/test_readme.py warehouse/releases/<version>
@@ -38,7 +38,7 @@ PAGES = [README, *sorted((ROOT / "docs").glob("*.md"))]
 NEW_CARD = "rtx-5080-super-24gb"
 
 # A query, and the table printed below it.
-_QUERY = re.compile(r"```sql\n(?P<sql>.*?)```\n(?:\n(?P<answer>(?:\|.*\n)+))?", re.DOTALL)
+_QUERY = re.compile(r"```sql\n(?P<sql>.*?)```\n(?:\n(?P<answer>(?:\|[^\n]*\n)+))?", re.DOTALL)
 _BLOCK = re.compile(r"^```(?P<language>\w+)\n(?P<text>.*?)^```$", re.DOTALL | re.MULTILINE)
 _SQLITE = re.compile(r'\$ sqlite3 tokcube\.sqlite "(?P<sql>[^"]+)"\n(?P<answer>(?:[^`$\n]+\n)*)')
 _TABLES = re.compile(r"^\| `(?P<name>\w+)` \| (?P<title>.+?) \| (?P<rows>[\d,]+) \|$", re.MULTILINE)

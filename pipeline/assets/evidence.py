@@ -4,6 +4,7 @@ import dagster as dg
 import polars as pl
 
 from estimator import accuracy as judged
+from estimator import anchor_resolution as resolution
 from estimator import best_fit as answers
 from estimator import residuals
 from estimator import rule_of_thumb as page
@@ -29,6 +30,12 @@ def accuracy(
 ) -> pl.LazyFrame:
     """Errors of the estimates by metric and group."""
     return judged.accuracy(anchor_residuals, gpus, models, quants)
+
+
+@table_asset()
+def anchor_resolution(anchors: pl.LazyFrame, serving_anchors: pl.LazyFrame) -> pl.LazyFrame:
+    """The share of measured rows whose names resolve, by set and publisher."""
+    return resolution.anchor_resolution(anchors, serving_anchors)
 
 
 @table_asset(deps=["estimates"])
