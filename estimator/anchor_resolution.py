@@ -1,4 +1,4 @@
-"""How many of the measured rows say what they measured: the share whose names resolve, and what became of them."""
+"""How many measured rows say what they measured: the share whose names resolve, and what became of them."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ STATES = ("accepted", "flagged", "unresolved")
 def anchor_resolution(anchors: pl.LazyFrame, serving_anchors: pl.LazyFrame) -> pl.LazyFrame:
     """The table `anchor_resolution`: set (decode, serving) x publisher, and `all` for a whole set.
 
-    Reads publisher, state and the resolved ids of the two anchor tables. Out: anchors (rows), resolved (rows with
-    every name known), accepted, flagged, unresolved, resolved_percent.
+    Reads publisher, state and the resolved ids of the two anchor tables. Out: anchors (rows), resolved (rows
+    with every name known), accepted, flagged, unresolved, resolved_percent.
     """
     sets = {"decode": anchors, "serving": serving_anchors}
     rows = pl.concat(

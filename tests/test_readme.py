@@ -36,6 +36,8 @@ ROOT = Path(__file__).parents[1]
 README = ROOT / "README.md"
 PAGES = [README, *sorted((ROOT / "docs").glob("*.md"))]
 NEW_CARD = "rtx-5080-super-24gb"
+# These depend on which other GPUs of the grid were measured: the core grid has fewer neighbours.
+OF_EVIDENCE = {"tok_s", "low", "high", "basis"}
 
 # A query, and the table printed below it.
 _QUERY = re.compile(r"```sql\n(?P<sql>.*?)```\n(?:\n(?P<answer>(?:\|[^\n]*\n)+))?", re.DOTALL)
@@ -232,11 +234,12 @@ def test_queries_answer_what_is_printed(
         columns, rows = asked(answering, sql)
         if not answer:
             continue
-        expected = [row for row in printed_rows(answer) if in_core(row, columns, core_holds)]
-        assert expected, f"{where}: no printed row is in the core grid"
+        printed = [row for row in printed_rows(answer) if in_core(row, columns, core_holds)]
+        assert printed, f"{where}: no printed row is in the core grid"
+        kept = [i for i, name in enumerate(columns) if name not in OF_EVIDENCE]
+        expected, found = ([[row[i] for i in kept] for row in some] for some in (printed, rows))
         # Under a LIMIT the core grid, which has less to show, may show more of its own.
-        compared = [row for row in rows if row in expected] if "LIMIT" in sql else rows
-        assert compared == expected, where
+        assert ([row for row in found if row in expected] if "LIMIT" in sql else found) == expected, where
 
 
 @pytest.mark.slow

@@ -264,6 +264,9 @@ CHECKS: dict[str, Callable[[str, str, Gpu], Breach | None]] = {
     "power_unit": _power_unit,
 }
 
+# Those that look at one number by itself: they can be told of a record that has other faults.
+UNIT_CHECKS = ("memory_unit", "bandwidth_unit", "data_rate_unit", "rate_unit", "clock_unit", "power_unit")
+
 
 def _is_whole(value: float, tolerance: float) -> bool:
     return round(value) > 0 and abs(value / round(value) - 1) <= tolerance

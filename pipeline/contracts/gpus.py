@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import math
 import re
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import polars as pl
 
 from estimator.usable_memory import usable_memory
 from pipeline.contracts.citing import CitationUse, check_cited
 from pipeline.contracts.faults import FaultLog, unknown_name
-from pipeline.contracts.gpu_checks import CHECKS, RATES, Gpu, breaches
+from pipeline.contracts.gpu_checks import CHECKS, RATES, UNIT_CHECKS, Gpu, breaches
 from pipeline.contracts.reading import check_stated_id, path_id, read_toml, source_files, validate
 from pipeline.contracts.usable_memory import read_usable_memory
 from warehouse.dictionary import conform
@@ -64,6 +67,7 @@ def _read_records(root: Path, log: FaultLog, use: CitationUse) -> dict[str, tupl
         first_path[gpu.lower()] = path
         record = validate(path, Gpu, document, log)
         if record is None:
+            _check_units(path, gpu, vendor, document, log)
             continue
         check_stated_id(path, record.id, gpu, log)
         _check_record(path, gpu, vendor, record, log)
@@ -71,6 +75,24 @@ def _read_records(root: Path, log: FaultLog, use: CitationUse) -> dict[str, tupl
         records[gpu] = (vendor, record)
         log.refused.discard(gpu)
     return records
+
+
+def _check_units(path: Path, gpu: str, vendor: str, document: Mapping[str, Any], log: FaultLog) -> None:
+    """Units of the sound numbers of a record that is refused for other fields, so that all is said at once."""
+    numbers = {
+        name: value
+        for name, value in document.items()
+        if isinstance(value, int | float) and not isinstance(value, bool) and 0 < value < math.inf
+    }
+    rest = dict.fromkeys(Gpu.model_fields, None) | {"memory_type": str(document.get("memory_type", ""))}
+    sound = Gpu.model_construct(**{**rest, **numbers})
+    excepted = document.get("exceptions")
+    for name in UNIT_CHECKS:
+        if isinstance(excepted, Mapping) and name in excepted:
+            continue
+        breach = CHECKS[name](gpu, vendor, sound)
+        if breach is not None:
+            log.add(path, breach.field, breach.value, f"{breach.allowed} (check {name})")
 
 
 def _check_record(path: Path, gpu: str, vendor: str, record: Gpu, log: FaultLog) -> None:
