@@ -78,14 +78,14 @@ def _read_records(root: Path, log: FaultLog, use: CitationUse) -> dict[str, tupl
 
 
 def _check_units(path: Path, gpu: str, vendor: str, document: Mapping[str, Any], log: FaultLog) -> None:
-    """Units of the sound numbers of a record that is refused for other fields, so that all is said at once."""
+    """Units of the sound numbers of a record refused for other fields, so that all is said at once."""
     numbers = {
         name: value
         for name, value in document.items()
         if isinstance(value, int | float) and not isinstance(value, bool) and 0 < value < math.inf
     }
     rest = dict.fromkeys(Gpu.model_fields, None) | {"memory_type": str(document.get("memory_type", ""))}
-    sound = Gpu.model_construct(**{**rest, **numbers})
+    sound = Gpu.model_construct(None, **rest | numbers)
     excepted = document.get("exceptions")
     for name in UNIT_CHECKS:
         if isinstance(excepted, Mapping) and name in excepted:
