@@ -3,7 +3,7 @@
 Answers are compared on the core grid: a printed row whose gpu, model or context the core grid lacks was
 checked on the full release only, when it was printed. To print all answers anew from a full release:
 
-    .venv/bin/python tests/test_readme.py warehouse/releases/<version>
+    PYTHONPATH=. .venv/bin/python tests/test_readme.py warehouse/releases/<version>
 """
 
 from __future__ import annotations
