@@ -251,6 +251,11 @@ class _Counted:
     counted: int = 0
     breached: int = 0
 
+    def _said(self, share: float) -> str:
+        if self.rule.is_warning:
+            return f"{self.breached} row(s). {self.rule.description}"
+        return f"{self.breached} of {self.counted} rows ({100 * share:.2f} %). {self.rule.description}"
+
     def see(self, part: str, frame: pl.LazyFrame) -> None:
         """Count one part's rows."""
         both = frame.select(
@@ -269,7 +274,7 @@ class _Counted:
             asset_key=self.one.name,
             passed=share <= rule.allowed,
             severity=dg.AssetCheckSeverity.WARN if rule.is_warning else dg.AssetCheckSeverity.ERROR,
-            description=f"{self.breached} of {self.counted} rows ({100 * share:.2f} %). {rule.description}",
+            description=self._said(share),
             metadata={
                 "rows": self.counted,
                 "breached": self.breached,

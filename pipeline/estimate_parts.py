@@ -85,7 +85,8 @@ def prepare(grid: ProjectGrid, gpus: Sequence[str], tables: Mapping[str, pl.Data
     ).collect()
     engines = lazy["frameworks"].select("framework", "engine")
     accepted = measured.accepted_decode(anchors).join(engines, on="framework")
-    evidence = measured.evidence(accepted, on_grid.lazy()).collect()
+    # evidence of every GPU counts, also of those outside the grid
+    evidence = measured.evidence(accepted, lazy["gpus"]).collect()
     rates = calibration.gpu_coefficients(on_grid, tables["coefficients"])
     full = measured.measured_full(anchors, grid_tables.contexts(grid.span).lazy())
     return EstimateParts(

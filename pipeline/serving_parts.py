@@ -72,7 +72,7 @@ def prepare(grid: ProjectGrid, gpus: Sequence[str], tables: Mapping[str, pl.Data
     engines = lazy["frameworks"].select("framework", "engine")
     evidence = measured.evidence(
         measured.accepted_serving(grid_tables.in_text(lazy["serving_anchors"])).join(engines, on="framework"),
-        on_grid.lazy(),
+        lazy["gpus"],  # every GPU counts, also outside the grid
     ).collect()
     rates = calibration.gpu_coefficients(on_grid, tables["coefficients"])
     links = rates.select("gpu", "link_one_way_gb_s").unique("gpu")

@@ -44,7 +44,7 @@ _TEMPLATES = f"(SELECT framework, {_BY_CASE} FROM launch_templates GROUP BY fram
 _KV_SETTING = "CASE WHEN NOT k.is_default THEN k.flag END"
 _KV_SETTING_WORDS = "Setting to add for this kv_dtype, as the framework writes it; empty for its default."
 _SOURCE = (
-    "coalesce({0}.url, {0}.repo || '@' || {0}.commit || ':' || {0}.path, {0}.repo, {0}.package, "
+    "coalesce({0}.url, {0}.repo || '@' || {0}.commit || coalesce(':' || {0}.path, ''), {0}.package, "
     "{0}.derivation)"
 )
 

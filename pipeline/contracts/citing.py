@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -50,7 +50,12 @@ def check_cited(
                 continue
             cited.add(name)
             use.note_fact(table, record_id, name, _value_at(fields, name), citation)
-    for name in sorted(set(numbers) - cited):
+    check_uncited(path, numbers, cited, log)
+
+
+def check_uncited(path: Path, numbers: Mapping[str, float], cited: Collection[str], log: FaultLog) -> None:
+    """Every number that no citation lists is a fault."""
+    for name in sorted(set(numbers) - set(cited)):
         log.add(path, name, numbers[name], "number without a citation: list it under [cite]")
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import polars as pl
 
 from estimator.usable_memory import usable_memory
-from pipeline.contracts.citing import CitationUse, check_cited
+from pipeline.contracts.citing import CitationUse, check_cited, check_uncited
 from pipeline.contracts.faults import FaultLog, unknown_name
 from pipeline.contracts.gpu_checks import CHECKS, RATES, UNIT_CHECKS, Gpu, breaches
 from pipeline.contracts.reading import check_stated_id, path_id, read_toml, source_files, validate
@@ -67,7 +67,7 @@ def _read_records(root: Path, log: FaultLog, use: CitationUse) -> dict[str, tupl
         first_path[gpu.lower()] = path
         record = validate(path, Gpu, document, log)
         if record is None:
-            _check_units(path, gpu, vendor, document, log)
+            _check_numbers(path, gpu, vendor, document, log)
             continue
         check_stated_id(path, record.id, gpu, log)
         _check_record(path, gpu, vendor, record, log)
@@ -77,13 +77,20 @@ def _read_records(root: Path, log: FaultLog, use: CitationUse) -> dict[str, tupl
     return records
 
 
-def _check_units(path: Path, gpu: str, vendor: str, document: Mapping[str, Any], log: FaultLog) -> None:
-    """Units of the sound numbers of a record refused for other fields, so that all is said at once."""
+def _check_numbers(path: Path, gpu: str, vendor: str, document: Mapping[str, Any], log: FaultLog) -> None:
+    """Units and citations of the sound numbers of a record refused for other fields: all is said at once."""
     numbers = {
         name: value
         for name, value in document.items()
         if isinstance(value, int | float) and not isinstance(value, bool) and 0 < value < math.inf
     }
+    cite = document.get("cite")
+    if isinstance(cite, Mapping):
+        cited = [name for names in cite.values() if isinstance(names, list) for name in names]
+        facts = {
+            name: value for name, value in numbers.items() if name in Gpu.model_fields.keys() - _NOT_FACTS
+        }
+        check_uncited(path, facts, cited, log)
     rest = dict.fromkeys(Gpu.model_fields, None) | {"memory_type": str(document.get("memory_type", ""))}
     sound = Gpu.model_construct(None, **rest | numbers)
     excepted = document.get("exceptions")

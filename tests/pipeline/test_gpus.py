@@ -312,11 +312,15 @@ def test_known_traps_are_not_in_the_sources(published: tuple[dict[str, pl.DataFr
 
 def test_a_record_with_a_wrong_word_still_tells_of_its_wrong_units(tmp_path: Path) -> None:
     write(tmp_path, family='"nv-adda"', bandwidth_gb_s="1.008", boost_clock_mhz="2.52")
+    path = tmp_path / FILE
+    path.write_text(path.read_text().replace('"tdp_w"', '"pcie_gen"'))
     _, faults = read(tmp_path)
     assert [fault.split(": ")[1].split(" = ")[0] for fault in faults] == [
         "bandwidth_gb_s",
         "boost_clock_mhz",
         "family",
+        "tdp_w",
     ]
     assert "looks like TB/s: write 1008" in faults[0]
     assert "nearest: nv-ada" in faults[2]
+    assert "number without a citation" in faults[3]
