@@ -10,20 +10,13 @@ from dataclasses import dataclass
 
 import polars as pl
 
-from estimator import calibration, cube, measured, runnable
+from estimator import cube, measured
 from estimator.recipes import recipes
 from pipeline import grid_tables
-from pipeline.gpu_recipes import (
-    SUPPORT_READS,
-    RecipesByClass,
-    at_known_ids,
-    cube_ids,
-    own_system,
-    support_tables,
-    typed_by,
-)
+from pipeline.cube_inputs import cube_inputs
+from pipeline.gpu_recipes import SUPPORT_READS, RecipesByClass, at_known_ids
 from pipeline.grid_resource import ProjectGrid
-from warehouse.dictionary import conform, cube_schema
+from warehouse.dictionary import conform
 
 CUBE = "estimates"
 READS = (
@@ -63,37 +56,24 @@ class EstimateParts:
 
 def prepare(grid: ProjectGrid, gpus: Sequence[str], tables: Mapping[str, pl.DataFrame]) -> EstimateParts:
     """Work out everything the parts share. `gpus`: those of the grid; `tables`: all of `READS`, by name."""
-    lazy = {name: frame.lazy() for name, frame in tables.items()}
-    anchors = grid_tables.in_text(lazy["anchors"])
-    on_grid = own_system(tables["gpus"].filter(pl.col("gpu").is_in(list(gpus))))
-    spanned = grid_tables.published_models(lazy["models"], grid.span)
-    formats = grid_tables.formats(grid.grid, lazy["frameworks"], lazy["quants"], lazy["kv_dtypes"])
-    support = support_tables(on_grid, spanned.collect(), tables)
-    ids = cube_ids(tables)
-    typed = typed_by(cube_schema(CUBE, ids))
+    inputs = cube_inputs(CUBE, grid, gpus, tables)
+    coefficients = tables["coefficients"]
     left = recipes(
-        typed(grid_tables.without_densities(formats)),
-        typed(runnable.model_settings(formats, grid.span.n_gpus, support).lazy()),
-        typed(runnable.refused_splits(formats, grid.span.n_gpus, support).lazy()),
-        typed(spanned),
-        typed(lazy["layers"]),
-        typed(lazy["weights"]),
-        typed(lazy["kv_cache"]),
-        typed(lazy["runtime"]),
-        tables["coefficients"],
+        *inputs.recipe_inputs(),
+        inputs.typed(tables["kv_cache"].lazy()),
+        inputs.typed(tables["runtime"].lazy()),
+        coefficients,
         grid.grid.extended_context_factor,
     ).collect()
-    engines = lazy["frameworks"].select("framework", "engine")
-    accepted = measured.accepted_decode(anchors).join(engines, on="framework")
-    # evidence of every GPU counts, also of those outside the grid
-    evidence = measured.evidence(accepted, lazy["gpus"]).collect()
-    rates = calibration.gpu_coefficients(on_grid, tables["coefficients"])
+    anchors = grid_tables.in_text(tables["anchors"].lazy())
+    evidence = inputs.evidence(measured.accepted_decode(anchors))
+    stacks = cube.stacks(inputs.rates, evidence, coefficients, inputs.formats)
     full = measured.measured_full(anchors, grid_tables.contexts(grid.span).lazy())
     return EstimateParts(
-        ids=ids,
-        gpus=on_grid,
-        recipes=RecipesByClass(left, runnable.gpu_formats(formats, support), on_grid),
-        stacks=typed(cube.stacks(rates, evidence, tables["coefficients"], formats).lazy()).collect(),
-        measured_start=typed(at_known_ids(measured.measured_start(anchors), ids)).collect(),
-        measured_full=typed(at_known_ids(full, ids)).collect(),
+        ids=inputs.ids,
+        gpus=inputs.gpus,
+        recipes=inputs.by_class(left),
+        stacks=inputs.typed(stacks.lazy()).collect(),
+        measured_start=inputs.typed(at_known_ids(measured.measured_start(anchors), inputs.ids)).collect(),
+        measured_full=inputs.typed(at_known_ids(full, inputs.ids)).collect(),
     )

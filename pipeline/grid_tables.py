@@ -5,6 +5,7 @@ from __future__ import annotations
 import polars as pl
 from polars import selectors
 
+from estimator.anchor_settings import QUANT_COLUMNS
 from estimator.kv_cache import engine_windows
 from pipeline.contracts.grid import Grid, Span
 
@@ -43,17 +44,7 @@ def formats(
         memory_utilization=pl.when(pl.col("memory_policy") == "utilization_of_total").then("memory_fraction"),
         framework_citation="citation",
     )
-    densities = quants.select(
-        "quant",
-        "quant_class",
-        "body_bpw",
-        "rest_bpw",
-        "embedding_bpw",
-        "head_bpw",
-        "scope",
-        "compute_dtype",
-        quant_citation="citation",
-    )
+    densities = quants.select(*QUANT_COLUMNS, quant_citation="citation")
     caches = kv_dtypes.select(
         "framework",
         "kv_dtype",

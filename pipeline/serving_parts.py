@@ -4,21 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import polars as pl
 
-from estimator import calibration, cube, measured, runnable, serving_cube
+from estimator import calibration, cube, measured, serving_cube
 from pipeline import grid_tables
-from pipeline.gpu_recipes import (
-    SUPPORT_READS,
-    RecipesByClass,
-    cube_ids,
-    own_system,
-    support_tables,
-    typed_by,
-)
+from pipeline.cube_inputs import cube_inputs
+from pipeline.gpu_recipes import SUPPORT_READS, RecipesByClass
 from pipeline.grid_resource import ProjectGrid
-from warehouse.dictionary import conform, cube_schema
+from warehouse.dictionary import conform
 
 CUBE = "serving"
 READS = (*SUPPORT_READS, "coefficients", "weights", "serving_anchors")
@@ -51,38 +46,20 @@ class ServingParts:
 
 def prepare(grid: ProjectGrid, gpus: Sequence[str], tables: Mapping[str, pl.DataFrame]) -> ServingParts:
     """Work out everything the parts share. `gpus`: those of the grid; `tables`: all of `READS`, by name."""
-    lazy = {name: frame.lazy() for name, frame in tables.items()}
-    on_grid = own_system(tables["gpus"].filter(pl.col("gpu").is_in(list(gpus))))
-    spanned = grid_tables.published_models(lazy["models"], grid.span)
-    formats = grid_tables.serving_formats(
-        grid.grid, grid_tables.formats(grid.grid, lazy["frameworks"], lazy["quants"], lazy["kv_dtypes"])
-    )
-    support = support_tables(on_grid, spanned.collect(), tables)
-    ids = cube_ids(tables)
-    typed = typed_by(cube_schema(CUBE, ids))
+    inputs = cube_inputs(CUBE, grid, gpus, tables, partial(grid_tables.serving_formats, grid.grid))
+    coefficients = tables["coefficients"]
     left = serving_cube.serving_recipes(
-        typed(grid_tables.without_densities(formats)),
-        typed(runnable.model_settings(formats, grid.span.n_gpus, support).lazy()),
-        typed(runnable.refused_splits(formats, grid.span.n_gpus, support).lazy()),
-        typed(spanned),
-        typed(lazy["layers"]),
-        typed(lazy["weights"]),
-        typed(grid.grid.workload_rows().lazy()),
+        *inputs.recipe_inputs(), inputs.typed(grid.grid.workload_rows().lazy())
     ).collect()
-    engines = lazy["frameworks"].select("framework", "engine")
-    evidence = measured.evidence(
-        measured.accepted_serving(grid_tables.in_text(lazy["serving_anchors"])).join(engines, on="framework"),
-        lazy["gpus"],  # every GPU counts, also outside the grid
-    ).collect()
-    rates = calibration.gpu_coefficients(on_grid, tables["coefficients"])
-    links = rates.select("gpu", "link_one_way_gb_s").unique("gpu")
+    anchors = grid_tables.in_text(tables["serving_anchors"].lazy())
+    evidence = inputs.evidence(measured.accepted_serving(anchors))
+    stacks = cube.stacks(inputs.rates, evidence, coefficients, inputs.formats, "serving")
+    links = inputs.rates.select("gpu", "link_one_way_gb_s").unique("gpu")
     return ServingParts(
-        ids=ids,
-        gpus=on_grid.join(links, on="gpu", how="left"),
-        recipes=RecipesByClass(left, runnable.gpu_formats(formats, support), on_grid),
-        stacks=typed(
-            cube.stacks(rates, evidence, tables["coefficients"], formats, "serving").lazy()
-        ).collect(),
-        rates=calibration.serving_rates(on_grid),
-        coefficients=tables["coefficients"],
+        ids=inputs.ids,
+        gpus=inputs.gpus.join(links, on="gpu", how="left"),
+        recipes=inputs.by_class(left),
+        stacks=inputs.typed(stacks.lazy()).collect(),
+        rates=calibration.serving_rates(inputs.gpus),
+        coefficients=coefficients,
     )
