@@ -91,6 +91,14 @@ LAYER_GEOMETRY: Final[dict[str, type[pl.DataType]]] = {
     "laurel_rank": pl.Int64,
     "residual_streams": pl.Int64,  # hyper-connections
     "n_scalars": pl.Int64,
+    "scalars_in_metadata": pl.Boolean,  # GGUF writes them into its metadata, not as tensors
+    # what the checkpoint stores as one matrix, which GGUF keeps as one
+    "fused_qkv": pl.Boolean,
+    "fused_query_gate": pl.Boolean,  # the attention output's gate lies in the query projection
+    "fused_kv_up": pl.Boolean,  # MLA: both halves of the up-projection
+    "fused_gate_up": pl.Boolean,
+    "fused_expert_gate_up": pl.Boolean,
+    "fused_delta_gates": pl.Boolean,
 }
 
 MODEL_GEOMETRY: Final[dict[str, type[pl.DataType]]] = {
@@ -107,4 +115,6 @@ MODEL_GEOMETRY: Final[dict[str, type[pl.DataType]]] = {
     "per_layer_input_size": pl.Int64,
     "altup_inputs": pl.Int64,
     "residual_streams": pl.Int64,
+    "mtp_embedding_copies": pl.Int64,  # matrices of the embedding's size that a prediction layer stores
+    "rope_factors": pl.Int64,  # numbers GGUF stores for a scaled rotary embedding
 }

@@ -20,6 +20,7 @@ from pipeline.contracts.architectures.layer_pattern import (
     mtp_block_pattern,
 )
 from pipeline.contracts.architectures.recurrent_shapes import mamba_shapes, recurrent_shapes
+from pipeline.contracts.architectures.rotary_factors import rope_factors
 from pipeline.contracts.architectures.traits import Traits, all_traits
 
 Shapes = dict[str, Any]
@@ -55,7 +56,8 @@ def interpret(config: Mapping[str, Any]) -> ModelShapes:
     for name in traits.needs:
         if view.get(name) is None:
             view.missing.add(name)
-    layers = _runs(_layers(view, traits) + _mtp_layers(view, traits))
+    stored = {**traits.fused_columns(), "scalars_in_metadata": traits.scalars_in_metadata}
+    layers = _runs([layer | stored for layer in _layers(view, traits) + _mtp_layers(view, traits)])
     model = _model(view, traits)
     missing = tuple(sorted(view.missing))
     architecture = _stated_class(config) or traits.architecture
@@ -84,6 +86,8 @@ def _model(view: ConfigView, traits: Traits) -> Shapes:
         "per_layer_input_size": per_layer,
         "altup_inputs": view.optional("altup_num_inputs"),
         "residual_streams": view.optional("hc_mult") if traits.hyper_head else 0,
+        "mtp_embedding_copies": traits.mtp_embedding_copies,
+        "rope_factors": rope_factors(view),
     }
 
 

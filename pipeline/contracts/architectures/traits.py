@@ -15,6 +15,8 @@ from pipeline.contracts.architectures.config_view import ConfigView
 
 # A flag of an architecture: fixed, or the name of the configuration field that holds it (false when absent).
 Flag = bool | str
+# What a checkpoint may store as one matrix: the `fused_` columns of the layer geometry.
+FUSIBLE = ("qkv", "query_gate", "kv_up", "gate_up", "expert_gate_up", "delta_gates")
 
 
 @dataclass(frozen=True)
@@ -55,12 +57,19 @@ class Traits:
     router_scale: bool = False
     dense_beside_experts: bool = False
     scalars: int = 0
+    scalars_in_metadata: bool = False
     keeps_shared_kv_weights: bool = False
+    fused: tuple[str, ...] = ()
+    mtp_embedding_copies: int = 0
     needs: tuple[str, ...] = ()
 
     def flag(self, value: Flag, view: ConfigView) -> bool:
         """A flag that may be the name of a configuration field."""
         return view.flag(value) if isinstance(value, str) else value
+
+    def fused_columns(self) -> dict[str, bool]:
+        """The `fused_` columns of the layer geometry."""
+        return {f"fused_{what}": what in self.fused for what in FUSIBLE}
 
 
 @cache
@@ -74,7 +83,11 @@ def all_traits() -> dict[str, Traits]:
         unknown = set(table) - known
         if unknown:
             raise ValueError(f"traits.toml [{name}]: unknown {', '.join(sorted(unknown))}")
-        traits[name] = Traits(model_type=name, **{**table, "needs": tuple(table.get("needs", ()))})
+        lists = {field: tuple(table.get(field, ())) for field in ("needs", "fused")}
+        unfusable = set(lists["fused"]) - set(FUSIBLE)
+        if unfusable:
+            raise ValueError(f"traits.toml [{name}].fused: unknown {', '.join(sorted(unfusable))}")
+        traits[name] = Traits(model_type=name, **{**table, **lists})
     return traits
 
 

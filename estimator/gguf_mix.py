@@ -1,0 +1,298 @@
+"""Which type llama.cpp stores each tensor in, for every file type, and how many bytes the file's tensors take.
+
+The choices themselves are facts, one rule per row in `sources/quants/gguf_mix_rules.csv`; here they meet the
+tensor census. How llama-quantize counts and compares is from llama.cpp 0c1e57098, src/llama-quant.cpp:
+`tensor_get_category`, `llama_tensor_get_type_impl`, `tensor_type_fallback`. Pure polars.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import polars as pl
+
+from estimator.tensor_census import elements
+
+LAYER_WORDS: Final = ("all", "first_2", "first_4", "first_eighth", "first_eighth_counted", "first_sixteenth",
+                      "middle", "more")  # fmt: skip
+_POSITIONS: Final = tuple(word for word in LAYER_WORDS if word != "all")
+_RULE_CONDITIONS: Final = ("gqa_min", "n_experts", "n_experts_min", "with_imatrix", "is_70b", "is_falcon",
+                           "is_before_2026", "row_not_multiple_of")  # fmt: skip
+CATEGORIES: Final = ("output", "token_embd", "attn_v", "attn_k", "attn_q", "attn_output", "ffn_up", "ffn_gate",
+                     "ffn_down", "other")  # fmt: skip
+_CASE: Final = ("category", "row_length", "is_stacked", "is_fused_qkv", "gqa", "n_experts", "is_70b", "is_falcon",
+                *_POSITIONS)  # fmt: skip
+_ATTN_V: Final = ("attn_v", "attn_qkv", "attn_kv_b")
+# llm_type 70B: src/models/llama.cpp, qwen2.cpp, deci.cpp, olmo.cpp. Model types that convert to llama's code:
+# conversion/llama.py registers them.
+LAYERS_OF_70B: Final = 80
+LLAMA_TYPES: Final = ("llama", "mistral", "mixtral", "aquila", "internlm", "internlm3", "iquestcoder", "hyperclovax")
+F32_BYTES: Final = 4
+BF16_BYTES: Final = 2
+FALLBACK_STEPS: Final = 2
+
+
+def category() -> pl.Expr:
+    """The kind of tensor that rules speak of, by its name: `output`, `token_embd`, `attn_v` (values alone or
+    fused with more), `attn_k`, `attn_q`, `attn_output`, `ffn_up`, `ffn_gate`, `ffn_down`, else `other`.
+
+    Tied models have no `output`: their embeddings are quantized as one (reads is_tied).
+    """
+    name = pl.col("tensor")
+    embeds = name.is_in(["token_embd", "per_layer_token_embd"])
+    return (
+        pl.when((name == "output") | (embeds & pl.col("is_tied")))
+        .then(pl.lit("output"))
+        .when(embeds)
+        .then(pl.lit("token_embd"))
+        .when(name.is_in(_ATTN_V))
+        .then(pl.lit("attn_v"))
+        .when(name.is_in(["attn_k", "indexer.attn_k"]))
+        .then(pl.lit("attn_k"))
+        .when(name.is_in(["attn_q", "attn_output"]))
+        .then(name)
+        .when(name.str.starts_with("ffn_up"))
+        .then(pl.lit("ffn_up"))
+        .when(name.str.starts_with("ffn_gate"))
+        .then(pl.lit("ffn_gate"))
+        .when(name.str.starts_with("ffn_down"))
+        .then(pl.lit("ffn_down"))
+        .otherwise(pl.lit("other"))
+    )
+
+
+def placed_tensors(census: pl.LazyFrame) -> pl.LazyFrame:
+    """The census with one row per layer: adds `layer`, counted from 0 through prediction layers, null outside
+    the layers.
+    """
+    runs = (
+        census.filter(pl.col("group").is_not_null())
+        .select("model", "group", "n_layers")
+        .unique()
+        .sort("model", "group")
+        .with_columns(first=pl.col("n_layers").cum_sum().over("model") - pl.col("n_layers"))
+        .select("model", "group", layer=pl.int_ranges("first", pl.col("first") + pl.col("n_layers")))
+        .explode("layer")
+    )
+    outside = census.filter(pl.col("group").is_null()).with_columns(layer=pl.lit(None, dtype=pl.Int64))
+    inside = census.join(runs.with_columns(pl.col("layer").cast(pl.Int64)), on=["model", "group"])
+    return pl.concat([outside, inside]).drop("n_layers")
+
+
+def positions(placed: pl.LazyFrame, models: pl.LazyFrame) -> pl.LazyFrame:
+    """Adds category and, per word of `LAYER_WORDS` but `all`, whether the tensor lies there.
+
+    `placed`: matrices of `placed_tensors`; `models`: model, is_tied, n_experts. Attention values are counted
+    among their like. Feed-forward tensors are counted by layer where there are experts, else among their
+    like, against all layers of the file. `first_eighth_counted` counts among their like always.
+    """
+    last = pl.col("layer").max().over("model") + 1
+    like = pl.int_range(pl.len()).over("model", "category")
+    count = pl.len().over("model", "category")
+    is_value = pl.col("category") == "attn_v"
+    has_experts = (pl.col("n_experts").fill_null(0) > 1) & ~is_value
+    return (
+        placed.join(models.select("model", "is_tied", "n_experts"), on="model")
+        .with_columns(category=category())
+        .sort("model", "layer", "tensor", nulls_last=False)
+        .with_columns(
+            counted=like.cast(pl.Int64),
+            of=pl.when(is_value).then(count.cast(pl.Int64)).otherwise(last).fill_null(0),
+        )
+        .with_columns(index=pl.when(has_experts).then("layer").otherwise("counted").fill_null(0))
+        .with_columns(**{word: _lies(word) for word in _POSITIONS})
+        .drop("counted", "of", "index", "is_tied", "n_experts")
+    )
+
+
+def _lies(word: str) -> pl.Expr:
+    i, n = pl.col("index"), pl.col("of")
+    eighth, last_eighth = n // 8, 7 * n // 8
+    where = {
+        "first_2": i < 2,
+        "first_4": i < 4,
+        "first_eighth": i < eighth,
+        "first_eighth_counted": pl.col("counted") < eighth,
+        "first_sixteenth": i < n // 16,
+        "middle": (i >= eighth) & (i < last_eighth),
+        "more": (i < eighth) | (i >= last_eighth) | ((i - eighth) % 3 == 2),
+    }
+    return where[word]
+
+
+def tensor_groups(census: pl.LazyFrame, models: pl.LazyFrame) -> pl.LazyFrame:
+    """Matrices that no rule can tell apart, with and without prediction layers: one row per model, with_mtp,
+    tensor, part, shape and position, and `n_tensors`, how many there are.
+
+    `census`: `tensor_census.census`; `models`: model, is_tied, n_experts. Models without prediction layers have
+    only with_mtp false.
+    """
+    placed = placed_tensors(census)
+    plain = placed.filter(~pl.col("is_mtp")).with_columns(with_mtp=pl.lit(False))
+    predicting = placed.filter("is_mtp").select("model").unique()
+    whole = placed.join(predicting, on="model", how="semi").with_columns(with_mtp=pl.lit(True))
+    keys = ["model", "with_mtp", "is_mtp", "tensor", "part", "storage", "category", "n_matrices", "n_rows",
+            "row_length", *_POSITIONS]  # fmt: skip
+    each = [
+        positions(variant.filter(pl.col("storage") == "matrix"), models).group_by(keys).agg(n_tensors=pl.len())
+        for variant in (plain, whole)
+    ]
+    return pl.concat(each).select(*keys, pl.col("n_tensors").cast(pl.Int64))
+
+
+def tensor_types(
+    groups: pl.LazyFrame, models: pl.LazyFrame, rules: pl.LazyFrame, fallbacks: pl.LazyFrame
+) -> pl.LazyFrame:
+    """The type of every matrix in every file type: `groups` x quant x with_imatrix x is_before_2026, with
+    tensor_type and is_fallback (the rule's own type did not fit).
+
+    `models`: model, gqa, n_experts, is_70b, is_falcon; `rules` and `fallbacks`: the tables gguf_mix_rules and
+    gguf_fallbacks. The first rule whose conditions hold decides; a fallback applies where the row is not a
+    whole number of blocks, twice if need be. 16-bit file types have no fallback.
+    """
+    facts = models.select("model", "gqa", "is_70b", "is_falcon", n_experts=pl.col("n_experts").fill_null(0))
+    known = groups.join(facts, on="model").with_columns(
+        is_stacked=pl.col("n_matrices") > 1, is_fused_qkv=pl.col("tensor") == "attn_qkv"
+    )
+    cases = known.select(_CASE).unique().with_row_index("case").with_columns(pl.col("case").cast(pl.Int64))
+    decided = fitting_types(_first_rules(cases, rules), fallbacks)
+    return known.join(cases, on=_CASE).join(decided, on="case").drop(
+        "case", "gqa", "is_70b", "is_falcon", "n_experts", "is_stacked", "is_fused_qkv"
+    )
+
+
+def _first_rules(cases: pl.LazyFrame, rules: pl.LazyFrame) -> pl.LazyFrame:
+    """case, row_length, quant, with_imatrix, is_before_2026, tensor_type: the first rule that holds."""
+    flags = pl.LazyFrame({"flag": [False, True]})
+    variants = flags.select(with_imatrix="flag").join(flags.select(is_before_2026="flag"), how="cross")
+    named = rules.rename({name: f"rule_{name}" for name in (*_RULE_CONDITIONS, "tensor")})
+    subjects = named.with_columns(category=_subjects()).explode("category")
+    held = cases.join(subjects, on="category").join(variants, how="cross").filter(_holds())
+    return (
+        held.sort("case", "quant", "order")
+        .group_by("case", "quant", "with_imatrix", "is_before_2026", maintain_order=True)
+        .agg(pl.col("row_length").first(), pl.col("tensor_type").first())
+    )
+
+
+def _subjects() -> pl.Expr:
+    """The categories a rule is about, as a list."""
+    subject = pl.col("rule_tensor").cast(pl.String)
+    return (
+        pl.when(subject.is_in(["any", "expert"]))
+        .then(pl.lit(list(CATEGORIES)))
+        .when(subject == "attn_qkv")
+        .then(pl.lit(["attn_v"]))
+        .otherwise(pl.concat_list(subject))
+    )
+
+
+def _holds() -> pl.Expr:
+    """Whether a rule's conditions hold for a case; a condition that is not given always does."""
+    subject = pl.col("rule_tensor").cast(pl.String)
+    layers = pl.col("layers").cast(pl.String)
+    conditions = (
+        (subject != "expert") | pl.col("is_stacked"),
+        (subject != "attn_qkv") | pl.col("is_fused_qkv"),
+        (layers == "all") | pl.any_horizontal(*[(layers == word) & pl.col(word) for word in _POSITIONS]),
+        _given("gqa_min", pl.col("gqa") >= pl.col("rule_gqa_min")),
+        _given("n_experts", pl.col("n_experts") == pl.col("rule_n_experts")),
+        _given("n_experts_min", pl.col("n_experts") >= pl.col("rule_n_experts_min")),
+        _given("row_not_multiple_of", pl.col("row_length") % pl.col("rule_row_not_multiple_of") != 0),
+        *(
+            _given(name, pl.col(name) == pl.col(f"rule_{name}"))
+            for name in ("with_imatrix", "is_before_2026", "is_70b", "is_falcon")
+        ),
+    )
+    return pl.all_horizontal(*conditions)
+
+
+def _given(condition: str, holds: pl.Expr) -> pl.Expr:
+    return pl.col(f"rule_{condition}").is_null() | holds
+
+
+def fitting_types(chosen: pl.LazyFrame, fallbacks: pl.LazyFrame) -> pl.LazyFrame:
+    """Replaces tensor_type where row_length is not a whole number of its blocks; adds is_fallback."""
+    replaced = chosen.with_columns(is_fallback=pl.lit(False))
+    for _ in range(FALLBACK_STEPS):
+        misfits = pl.col("row_length") % pl.col("row_multiple") != 0
+        replaced = (
+            replaced.join(fallbacks.select("tensor_type", "row_multiple", "fallback_type"),
+                          on="tensor_type", how="left")
+            .with_columns(misfits=misfits.fill_null(False))
+            .with_columns(
+                tensor_type=pl.when("misfits").then("fallback_type").otherwise("tensor_type"),
+                is_fallback=pl.col("is_fallback") | pl.col("misfits"),
+            )
+            .drop("row_multiple", "fallback_type", "misfits")
+        )  # fmt: skip
+    return replaced.drop("row_length")
+
+
+def typed_bytes(typed: pl.LazyFrame, tensor_types: pl.LazyFrame) -> pl.LazyFrame:
+    """Adds `bytes` of all matrices of a row: whole blocks of their type; null where the row does not fit.
+
+    `tensor_types`: tensor_type, block_size, block_bytes of the table quants.
+    """
+    fits = pl.col("row_length") % pl.col("block_size") == 0
+    count = elements() * pl.col("n_tensors")
+    size = (count // pl.col("block_size") * pl.col("block_bytes")).cast(pl.Int64)
+    return typed.join(tensor_types, on="tensor_type").with_columns(bytes=pl.when(fits).then(size))
+
+
+def untyped_bytes(census: pl.LazyFrame) -> pl.LazyFrame:
+    """Bytes of what no file type changes: model, is_mtp, part, bytes. 32-bit vectors and small matrices, and
+    the matrices that stay in the checkpoint's 16 bit.
+    """
+    stored = (
+        pl.when(pl.col("storage") == "bf16").then(BF16_BYTES)
+        .when(pl.col("storage").is_in(["f32", "generated"])).then(F32_BYTES)
+        .otherwise(0)
+    )  # fmt: skip
+    count = elements() * pl.col("n_layers").cast(pl.Int64)
+    return (
+        census.filter(pl.col("storage") != "matrix")
+        .group_by("model", "is_mtp", "part")
+        .agg(bytes=(count * stored).sum())
+    )
+
+
+def quantize_facts(layers: pl.LazyFrame, models: pl.LazyFrame) -> pl.LazyFrame:
+    """What the rules ask of a whole model: model, is_tied, n_experts, gqa, is_70b, is_falcon.
+
+    `layers`: LAYER_GEOMETRY; `models`: MODEL_GEOMETRY and model_type. gqa is heads per KV head of the first
+    layer, where llama.cpp sees one KV head in MLA and none in a recurrent layer (hparams.n_gqa, converters'
+    head_count_kv), unless the architecture writes one number for all layers (gated delta networks).
+    """
+    heads = pl.col("n_heads").fill_null(0)
+    is_latent = pl.col("kv_latent_dim").fill_null(0) > 0
+    kv_heads = (
+        pl.when(is_latent & pl.col("fused_kv_up"))
+        .then(heads)
+        .when(is_latent)
+        .then(1)
+        .otherwise(pl.col("n_kv_heads").fill_null(0))
+    )
+    per_layer = layers.filter(~pl.col("is_mtp")).with_columns(kv_heads=kv_heads, heads=heads)
+    attends = pl.col("kv_heads") > 0
+    first_gated = (pl.col("linear_kind") == "gated_delta").fill_null(False).first()
+    first = pl.when(first_gated).then(pl.col("kv_heads").filter(attends).first()).otherwise(
+        pl.col("kv_heads").first()
+    )
+    counted = per_layer.sort("model", "group").group_by("model", maintain_order=True).agg(
+        n_experts=pl.col("n_experts").max(),
+        first_heads=pl.when(first_gated).then(pl.col("heads").filter(attends).first()).otherwise(
+            pl.col("heads").first()
+        ),
+        first_kv_heads=first,
+        layer_count=pl.col("n_layers").cast(pl.Int64).sum(),
+    )  # fmt: skip
+    gqa = pl.when(pl.col("first_kv_heads") > 0).then(pl.col("first_heads") // pl.col("first_kv_heads"))
+    is_70b = (pl.col("layer_count") == LAYERS_OF_70B) & (
+        pl.col("model_type").is_in(["qwen2", "nemotron-nas", "deci", "olmo"])
+        | (pl.col("model_type").is_in(LLAMA_TYPES) & (pl.col("first_heads") != pl.col("first_kv_heads")))
+    )
+    return models.join(counted, on="model").select(
+        "model", "is_tied", "n_experts", gqa=gqa.fill_null(0), is_70b=is_70b,
+        is_falcon=pl.col("model_type") == "falcon",
+    )  # fmt: skip
