@@ -26,6 +26,7 @@ BACKENDS = (
     "vulkan",
     "xpu",
 )
+CATALOGUE_TAG = r"^([^:/]+:[0-9.]+[bm])"  # model and size at the start of a catalogue's file name
 CONFIDENCE = pl.Enum(["low", "medium", "high"])
 _NAME_COLUMNS = {"gpu": "gpu_name", "model": "model_name", "quant": "quant_name",
                  "framework": "framework_name",
@@ -138,19 +139,25 @@ def alias_report(aliases: pl.DataFrame) -> pl.DataFrame:
 def file_size_names(
     sizes: pl.DataFrame, aliases: pl.DataFrame, models: pl.DataFrame, quants: pl.DataFrame
 ) -> pl.DataFrame:
-    """Adds model, model_relation and quant to published file sizes: by repository, else by model name; by
-    label.
+    """Adds model, model_relation and quant to published file sizes. The model by repository, else by model
+    name, else by the catalogue's tag at the start of the file name (`qwen2.5:7b`); the quant by its label.
     """
-    by_repo = with_alias_id(sizes, "model", "hf_repo", "file_sizes", aliases, models.get_column("model"))
-    by_name = with_alias_id(sizes, "model", "model_name", "file_sizes", aliases, models.get_column("model"))
-    both = by_repo.with_columns(
-        pl.coalesce("model", by_name.get_column("model")).alias("model"),
-        pl.when(pl.col("model").is_not_null()).then(pl.col("model_relation"))
-        .otherwise(by_name.get_column("model_relation")).alias("model_relation"),
-    )  # fmt: skip
+    known = models.get_column("model")
+    tagged = sizes.with_columns(_tag=pl.col("file_name").str.extract(CATALOGUE_TAG))
+    by_repo = with_alias_id(tagged, "model", "hf_repo", "file_sizes", aliases, known)
+    others = [
+        with_alias_id(tagged, "model", name, "file_sizes", aliases, known) for name in ("model_name", "_tag")
+    ]
+    found = by_repo
+    for other in others:
+        found = found.with_columns(
+            pl.coalesce("model", other.get_column("model")).alias("model"),
+            pl.when(pl.col("model").is_not_null()).then(pl.col("model_relation"))
+            .otherwise(other.get_column("model_relation")).alias("model_relation"),
+        )  # fmt: skip
     return with_alias_id(
-        both, "quant", "quant_name", "file_sizes", aliases, quants.get_column("quant"), "format"
-    ).drop("_model_confidence", "_quant_confidence")
+        found, "quant", "quant_name", "file_sizes", aliases, quants.get_column("quant"), "format"
+    ).drop("_model_confidence", "_quant_confidence", "_tag")
 
 
 def memory_log_names(
