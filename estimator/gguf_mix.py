@@ -27,6 +27,7 @@ _ATTN_V: Final = ("attn_v", "attn_qkv", "attn_kv_b")
 # conversion/llama.py registers them.
 LAYERS_OF_70B: Final = 80
 LLAMA_TYPES: Final = ("llama", "mistral", "mixtral", "aquila", "internlm", "internlm3", "iquestcoder", "hyperclovax")
+QUANTIZED: Final = ("matrix", "padding")
 F32_BYTES: Final = 4
 BF16_BYTES: Final = 2
 FALLBACK_STEPS: Final = 2
@@ -134,7 +135,7 @@ def tensor_groups(census: pl.LazyFrame, models: pl.LazyFrame) -> pl.LazyFrame:
     keys = ["model", "with_mtp", "is_mtp", "tensor", "part", "storage", "category", "n_matrices", "n_rows",
             "row_length", *_POSITIONS]  # fmt: skip
     each = [
-        positions(variant.filter(pl.col("storage") == "matrix"), models).group_by(keys).agg(n_tensors=pl.len())
+        positions(variant.filter(pl.col("storage").is_in(QUANTIZED)), models).group_by(keys).agg(n_tensors=pl.len())
         for variant in (plain, whole)
     ]
     return pl.concat(each).select(*keys, pl.col("n_tensors").cast(pl.Int64))
@@ -251,7 +252,7 @@ def untyped_bytes(census: pl.LazyFrame) -> pl.LazyFrame:
     )  # fmt: skip
     count = elements() * pl.col("n_layers").cast(pl.Int64)
     return (
-        census.filter(pl.col("storage") != "matrix")
+        census.filter(~pl.col("storage").is_in(QUANTIZED))
         .group_by("model", "is_mtp", "part")
         .agg(bytes=(count * stored).sum())
     )
