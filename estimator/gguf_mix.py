@@ -134,8 +134,9 @@ def tensor_groups(census: pl.LazyFrame, models: pl.LazyFrame) -> pl.LazyFrame:
     whole = placed.join(predicting, on="model", how="semi").with_columns(with_mtp=pl.lit(True))
     keys = ["model", "with_mtp", "is_mtp", "tensor", "part", "storage", "category", "n_matrices", "n_rows",
             "row_length", *_POSITIONS]  # fmt: skip
+    quantized = pl.col("storage").is_in(QUANTIZED)
     each = [
-        positions(variant.filter(pl.col("storage").is_in(QUANTIZED)), models).group_by(keys).agg(n_tensors=pl.len())
+        positions(variant.filter(quantized), models).group_by(keys).agg(n_tensors=pl.len())
         for variant in (plain, whole)
     ]
     return pl.concat(each).select(*keys, pl.col("n_tensors").cast(pl.Int64))
@@ -262,8 +263,8 @@ def untyped_bytes(census: pl.LazyFrame) -> pl.LazyFrame:
 
 
 def quantize_facts(layers: pl.LazyFrame, models: pl.LazyFrame) -> pl.LazyFrame:
-    """What the rules ask of a whole model: model, is_tied, n_experts, gqa, is_70b, is_falcon, only_experts_stack
-    (rules for stacked tensors do not mean MLA's projections per head: the code for Ling 3 names experts).
+    """What the rules ask of a whole model: model, is_tied, n_experts, gqa, is_70b, is_falcon and
+    only_experts_stack (Ling 3: rules for stacked tensors do not mean MLA's projections per head).
 
     `layers`: LAYER_GEOMETRY; `models`: MODEL_GEOMETRY and model_type. gqa is heads per KV head of the first
     layer, where llama.cpp sees one KV head in MLA and none in a recurrent layer (hparams.n_gqa, converters'

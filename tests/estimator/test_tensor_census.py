@@ -1,7 +1,7 @@
 """The tensor census: one layer of every kind worked out by hand, and what must hold for any shapes.
 
-Expected tensors are `name: (n_matrices, n_rows, row_length)`, as a GGUF file holds them, read off the reference
-model's modeling file and llama.cpp's converter.
+Expected tensors are `name: (n_matrices, n_rows, row_length)`, as a GGUF file holds them, read off the
+reference model's modeling file and llama.cpp's converter.
 """
 
 from __future__ import annotations
@@ -91,8 +91,10 @@ def test_phi_3_keeps_its_fused_matrices() -> None:  # Phi-3-mini
 
 def test_a_layer_without_gate_has_two_matrices() -> None:  # StarCoder2-3B
     plain = layer(**LLAMA | {"ffn_matrices": 2, "ffn_bias": True, "norm_bias": True})
-    assert "ffn_gate" not in plain and "ffn_gate.bias" not in plain
-    assert plain["ffn_up.bias"] == (1, 1, 14336) and plain["ffn_down.bias"] == (1, 1, 4096)
+    assert "ffn_gate" not in plain
+    assert "ffn_gate.bias" not in plain
+    assert plain["ffn_up.bias"] == (1, 1, 14336)
+    assert plain["ffn_down.bias"] == (1, 1, 4096)
     assert plain["layer_norms.bias"] == (1, 2, 4096)
 
 
@@ -149,7 +151,8 @@ def test_gated_delta_net() -> None:  # Qwen3-Next-80B-A3B: 16 key heads, 32 valu
     apart = layer(**delta)  # Qwen3.5
     assert apart["ssm_alpha"] == apart["ssm_beta"] == (1, 32, 2048)
     full = layer(**LLAMA | {"output_gate_size": 4096, "fused_query_gate": True})
-    assert full["attn_q"] == (1, 8192, 4096) and "attn_gate" not in full
+    assert full["attn_q"] == (1, 8192, 4096)
+    assert "attn_gate" not in full
 
 
 def test_kimi_delta_attention() -> None:  # Kimi-Linear-48B: 32 heads of 128, gates of rank 128
@@ -258,7 +261,8 @@ def test_gemma_4_merges_gate_and_up_of_its_experts() -> None:  # Gemma-4-26B-A4B
         "attn_q": (1, 8192, 2816), "attn_k": (1, 1024, 2816), "attn_output": (1, 2816, 8192),
         "ffn_gate": (1, 2112, 2816), "ffn_up": (1, 2112, 2816), "ffn_down": (1, 2816, 2112),
         "ffn_gate_up_exps": (128, 1408, 2816), "ffn_down_exps": (128, 2816, 704),
-        "ffn_gate_inp": (1, 128, 2816), "ffn_gate_inp.scale": (1, 1, 2816), "ffn_down_exps.scale": (1, 1, 128),
+        "ffn_gate_inp": (1, 128, 2816), "ffn_gate_inp.scale": (1, 1, 2816),
+        "ffn_down_exps.scale": (1, 1, 128),
         "attn_q_norm": (1, 1, 512), "attn_k_norm": (1, 1, 512), "layer_norms": (1, 7, 2816),
         "layer_output_scale": (1, 1, 1),
     }  # fmt: skip
@@ -322,7 +326,7 @@ SIZES = ("n_heads", "n_kv_heads", "k_head_dim", "v_head_dim", "q_norm_size", "ff
          "per_layer_input_size", "altup_inputs", "laurel_rank", "n_scalars")  # fmt: skip
 FLAGS = ("qkv_bias", "o_bias", "ffn_bias", "expert_bias", "router_bias", "shared_gate", "norm_bias",
          "conv_bias", "fused_qkv", "fused_gate_up", "fused_expert_gate_up", "keeps_router_type")  # fmt: skip
-# Sizes of which one stands for a whole part: another takes its place (MLA for heads, one Mamba for the other).
+# The other sizes decide which kind of part a layer has (MLA for heads, one Mamba for the other).
 GROWING = ("n_heads", "ffn_size", "n_experts", "expert_ffn_size", "shared_ffn_size", "n_norms", "n_sinks",
            "per_layer_input_size", "laurel_rank", "n_scalars", "hidden_size", "qk_rope_dim")  # fmt: skip
 any_layer = st.fixed_dictionaries(
@@ -344,7 +348,9 @@ def test_elements_never_fall_when_a_size_rises(shapes: Shapes, name: str, more: 
 @settings(max_examples=12, deadline=None)
 @given(any_layer)
 def test_fusing_and_storing_change_no_number_of_elements(shapes: Shapes) -> None:
-    apart = shapes | {name: False for name in FLAGS if name.startswith("fused_") or name == "keeps_router_type"}
+    apart = shapes | {
+        name: False for name in FLAGS if name.startswith("fused_") or name == "keeps_router_type"
+    }
     assert total(counted([shapes])) == total(counted([apart]))
 
 
