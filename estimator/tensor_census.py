@@ -304,15 +304,14 @@ def _routed_experts() -> list[Tensor]:
     width, f, experts = pl.coalesce("expert_input_size", "hidden_size"), size("expert_ffn_size"), size("n_experts")
     gates = size("ffn_matrices") - 2
     fused, bias = flag("fused_expert_gate_up"), flag("expert_bias")
-    biased = {"storage": "f32"}
     return [
         Tensor("ffn_gate_up_exps", "experts", 2 * f * gates * fused, width, experts),
         Tensor("ffn_gate_exps", "experts", f * gates * (1 - fused), width, experts),
         Tensor("ffn_up_exps", "experts", f * (1 - gates * fused), width, experts),
         Tensor("ffn_down_exps", "experts", width * (f > 0), f, experts),
-        Tensor("ffn_gate_exps.bias", "experts", experts * bias * gates, f, **biased),
-        Tensor("ffn_up_exps.bias", "experts", experts * bias, f, **biased),
-        Tensor("ffn_down_exps.bias", "experts", experts * bias * (f > 0), width, **biased),
+        Tensor("ffn_gate_exps.bias", "experts", experts * bias * gates, f, storage="f32"),
+        Tensor("ffn_up_exps.bias", "experts", experts * bias, f, storage="f32"),
+        Tensor("ffn_down_exps.bias", "experts", experts * bias * (f > 0), width, storage="f32"),
     ]
 
 

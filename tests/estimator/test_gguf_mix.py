@@ -228,7 +228,7 @@ def test_rows_that_fit_no_block_stay_in_16_bit() -> None:
 
 
 def test_untied_embeddings_follow_their_own_rule_tied_ones_the_output_rule() -> None:
-    per_layer = {"per_layer_vocab_size": 32000, "per_layer_input_size": 256}
+    per_layer: Shapes = {"per_layer_vocab_size": 32000, "per_layer_input_size": 256}
     untied = choices(typed([DENSE] * 8, is_tied=False, **per_layer), "q2_k")
     tied = choices(typed([DENSE] * 8, is_tied=True, **per_layer), "q2_k")
     assert untied["token_embd"] == untied["per_layer_token_embd"] == {"q2_k": 1}
