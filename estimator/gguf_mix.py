@@ -27,6 +27,7 @@ _ATTN_V: Final = ("attn_v", "attn_qkv", "attn_kv_b")
 # conversion/llama.py registers them.
 LAYERS_OF_70B: Final = 80
 LLAMA_TYPES: Final = ("llama", "mistral", "mixtral", "aquila", "internlm", "internlm3", "iquestcoder", "hyperclovax")
+QUANTIZED: Final = ("matrix", "padding")
 F32_BYTES: Final = 4
 BF16_BYTES: Final = 2
 FALLBACK_STEPS: Final = 2
@@ -133,8 +134,9 @@ def tensor_groups(census: pl.LazyFrame, models: pl.LazyFrame) -> pl.LazyFrame:
     whole = placed.join(predicting, on="model", how="semi").with_columns(with_mtp=pl.lit(True))
     keys = ["model", "with_mtp", "is_mtp", "tensor", "part", "storage", "category", "n_matrices", "n_rows",
             "row_length", *_POSITIONS]  # fmt: skip
+    quantized = pl.col("storage").is_in(QUANTIZED)
     each = [
-        positions(variant.filter(pl.col("storage") == "matrix"), models).group_by(keys).agg(n_tensors=pl.len())
+        positions(variant.filter(quantized), models).group_by(keys).agg(n_tensors=pl.len())
         for variant in (plain, whole)
     ]
     return pl.concat(each).select(*keys, pl.col("n_tensors").cast(pl.Int64))
@@ -146,18 +148,21 @@ def tensor_types(
     """The type of every matrix in every file type: `groups` x quant x with_imatrix x is_before_2026, with
     tensor_type and is_fallback (the rule's own type did not fit).
 
-    `models`: model, gqa, n_experts, is_70b, is_falcon; `rules` and `fallbacks`: the tables gguf_mix_rules and
+    `models`: the columns of `quantize_facts`; `rules` and `fallbacks`: the tables gguf_mix_rules and
     gguf_fallbacks. The first rule whose conditions hold decides; a fallback applies where the row is not a
     whole number of blocks, twice if need be. 16-bit file types have no fallback.
     """
-    facts = models.select("model", "gqa", "is_70b", "is_falcon", n_experts=pl.col("n_experts").fill_null(0))
+    facts = models.select("model", "gqa", "is_70b", "is_falcon", "only_experts_stack",
+                          n_experts=pl.col("n_experts").fill_null(0))  # fmt: skip
+    is_expert = pl.col("category").str.starts_with("ffn_")
     known = groups.join(facts, on="model").with_columns(
-        is_stacked=pl.col("n_matrices") > 1, is_fused_qkv=pl.col("tensor") == "attn_qkv"
+        is_stacked=(pl.col("n_matrices") > 1) & (is_expert | ~pl.col("only_experts_stack")),
+        is_fused_qkv=pl.col("tensor") == "attn_qkv",
     )
     cases = known.select(_CASE).unique().with_row_index("case").with_columns(pl.col("case").cast(pl.Int64))
     decided = fitting_types(_first_rules(cases, rules), fallbacks)
     return known.join(cases, on=_CASE).join(decided, on="case").drop(
-        "case", "gqa", "is_70b", "is_falcon", "n_experts", "is_stacked", "is_fused_qkv"
+        "case", "gqa", "is_70b", "is_falcon", "only_experts_stack", "n_experts", "is_stacked", "is_fused_qkv"
     )
 
 
@@ -251,14 +256,15 @@ def untyped_bytes(census: pl.LazyFrame) -> pl.LazyFrame:
     )  # fmt: skip
     count = elements() * pl.col("n_layers").cast(pl.Int64)
     return (
-        census.filter(pl.col("storage") != "matrix")
+        census.filter(~pl.col("storage").is_in(QUANTIZED))
         .group_by("model", "is_mtp", "part")
         .agg(bytes=(count * stored).sum())
     )
 
 
 def quantize_facts(layers: pl.LazyFrame, models: pl.LazyFrame) -> pl.LazyFrame:
-    """What the rules ask of a whole model: model, is_tied, n_experts, gqa, is_70b, is_falcon.
+    """What the rules ask of a whole model: model, is_tied, n_experts, gqa, is_70b, is_falcon and
+    only_experts_stack (Ling 3: rules for stacked tensors do not mean MLA's projections per head).
 
     `layers`: LAYER_GEOMETRY; `models`: MODEL_GEOMETRY and model_type. gqa is heads per KV head of the first
     layer, where llama.cpp sees one KV head in MLA and none in a recurrent layer (hparams.n_gqa, converters'
@@ -295,4 +301,5 @@ def quantize_facts(layers: pl.LazyFrame, models: pl.LazyFrame) -> pl.LazyFrame:
     return models.join(counted, on="model").select(
         "model", "is_tied", "n_experts", gqa=gqa.fill_null(0), is_70b=is_70b,
         is_falcon=pl.col("model_type") == "falcon",
+        only_experts_stack=pl.col("model_type") == "bailing_hybrid",
     )  # fmt: skip

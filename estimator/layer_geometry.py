@@ -99,6 +99,7 @@ LAYER_GEOMETRY: Final[dict[str, type[pl.DataType]]] = {
     "fused_gate_up": pl.Boolean,
     "fused_expert_gate_up": pl.Boolean,
     "fused_delta_gates": pl.Boolean,
+    "keeps_router_type": pl.Boolean,  # GGUF leaves the router in 16 bit instead of widening it
 }
 
 MODEL_GEOMETRY: Final[dict[str, type[pl.DataType]]] = {
@@ -112,6 +113,7 @@ MODEL_GEOMETRY: Final[dict[str, type[pl.DataType]]] = {
     "final_norm": pl.Boolean,
     "norm_bias": pl.Boolean,
     "per_layer_vocab_size": pl.Int64,
+    "per_layer_padded_vocab_size": pl.Int64,  # rows of the per-layer embedding in a GGUF file
     "per_layer_input_size": pl.Int64,
     "altup_inputs": pl.Int64,
     "residual_streams": pl.Int64,

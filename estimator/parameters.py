@@ -11,7 +11,7 @@ import polars as pl
 
 from estimator.tensor_census import elements, flag, layer_tensors, model_tensors, prediction_tensors
 
-NOT_PARAMETERS: Final = ("generated",)
+NOT_PARAMETERS: Final = ("generated", "padding")
 _LAYER_PARTS: Final = {
     "mixer_params": "mixer",
     "ffn_params": "ffn",

@@ -16,8 +16,9 @@ import polars as pl
 
 PARTS: Final = ("embedding", "head", "per_layer_embedding", "model", "mixer", "ffn", "experts", "norms")
 # matrix: what quantization may touch. f32: kept in 32 bit by GGUF, in the checkpoint's type elsewhere.
-# bf16: a matrix that GGUF leaves as it is. generated: only in GGUF files, not a weight of the model.
-STORAGES: Final = ("matrix", "f32", "bf16", "generated", "checkpoint_only")
+# bf16: a matrix that GGUF leaves as it is. generated, padding: only in GGUF files, not weights of the model;
+# padding are rows of zeros that are quantized like the matrix they lengthen.
+STORAGES: Final = ("matrix", "f32", "bf16", "generated", "padding", "checkpoint_only")
 CENSUS: Final = ("model", "group", "n_layers", "is_mtp", "tensor", "part", "storage",
                  "n_matrices", "n_rows", "row_length")  # fmt: skip
 _ONE = pl.lit(1, dtype=pl.Int64)
@@ -303,15 +304,14 @@ def _routed_experts() -> list[Tensor]:
     width, f, experts = pl.coalesce("expert_input_size", "hidden_size"), size("expert_ffn_size"), size("n_experts")
     gates = size("ffn_matrices") - 2
     fused, bias = flag("fused_expert_gate_up"), flag("expert_bias")
-    biased = {"storage": "f32"}
     return [
         Tensor("ffn_gate_up_exps", "experts", 2 * f * gates * fused, width, experts),
         Tensor("ffn_gate_exps", "experts", f * gates * (1 - fused), width, experts),
         Tensor("ffn_up_exps", "experts", f * (1 - gates * fused), width, experts),
         Tensor("ffn_down_exps", "experts", width * (f > 0), f, experts),
-        Tensor("ffn_gate_exps.bias", "experts", experts * bias * gates, f, **biased),
-        Tensor("ffn_up_exps.bias", "experts", experts * bias, f, **biased),
-        Tensor("ffn_down_exps.bias", "experts", experts * bias * (f > 0), width, **biased),
+        Tensor("ffn_gate_exps.bias", "experts", experts * bias * gates, f, storage="f32"),
+        Tensor("ffn_up_exps.bias", "experts", experts * bias, f, storage="f32"),
+        Tensor("ffn_down_exps.bias", "experts", experts * bias * (f > 0), width, storage="f32"),
     ]
 
 
@@ -321,6 +321,7 @@ def _beside_experts() -> list[Tensor]:
     gates, latent = size("ffn_matrices") - 2, size("expert_input_size")
     fused = flag("fused_gate_up")
     scaled = flag("router_scale") * has("n_experts")
+    kept = flag("keeps_router_type")
     return [
         Tensor("ffn_gate_shexp", "ffn", f * gates * (1 - fused), d),
         Tensor("ffn_up_shexp", "ffn", f * (1 + gates * fused), d),
@@ -328,7 +329,8 @@ def _beside_experts() -> list[Tensor]:
         vector("ffn_gate_inp_shexp", "ffn", d * flag("shared_gate")),
         Tensor("ffn_latent_down", "ffn", latent, d),
         Tensor("ffn_latent_up", "ffn", d * (latent > 0), latent),
-        Tensor("ffn_gate_inp", "ffn", experts, d, storage="f32"),
+        Tensor("ffn_gate_inp", "ffn", experts * (1 - kept), d, storage="f32"),
+        Tensor("ffn_gate_inp", "ffn", experts * kept, d, storage="bf16"),
         vector("exp_probs_b", "ffn", experts * flag("router_bias")),
         vector("ffn_gate_inp.scale", "ffn", d * scaled),
         vector("ffn_down_exps.scale", "ffn", experts * scaled),
@@ -392,6 +394,8 @@ def _outside_layers() -> list[Tensor]:
     streams, width = size("residual_streams"), size("per_layer_input_size")
     untied, bias = 1 - flag("is_tied"), flag("norm_bias")
     altup = (inputs - 1) * has("altup_inputs")
+    rows = size("per_layer_vocab_size")
+    padded = pl.max_horizontal(size("per_layer_padded_vocab_size"), rows) - rows
     return [
         Tensor("token_embd", "embedding", vocab, d),
         Tensor("position_embd", "embedding", size("n_positions_learned"), d, storage="f32"),
@@ -399,6 +403,8 @@ def _outside_layers() -> list[Tensor]:
         vector("output.bias", "head", vocab * flag("head_bias")),
         Tensor("per_layer_token_embd", "per_layer_embedding",
                size("per_layer_vocab_size") * (width > 0), width * pl.col("layer_count")),
+        Tensor("per_layer_token_embd", "per_layer_embedding",
+               padded * (width > 0), width * pl.col("layer_count"), storage="padding"),
         vector("output_norm", "model", d * flag("final_norm")),
         vector("output_norm.bias", "model", d * flag("final_norm") * bias),
         vector("token_embd_norm", "model", d * flag("embedding_norm")),

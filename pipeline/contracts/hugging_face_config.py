@@ -56,7 +56,11 @@ def interpret(config: Mapping[str, Any]) -> ModelShapes:
     for name in traits.needs:
         if view.get(name) is None:
             view.missing.add(name)
-    stored = {**traits.fused_columns(), "scalars_in_metadata": traits.scalars_in_metadata}
+    stored = {
+        **traits.fused_columns(),
+        "scalars_in_metadata": traits.scalars_in_metadata,
+        "keeps_router_type": traits.keeps_router_type,
+    }
     layers = _runs([layer | stored for layer in _layers(view, traits) + _mtp_layers(view, traits)])
     model = _model(view, traits)
     missing = tuple(sorted(view.missing))
@@ -83,6 +87,7 @@ def _model(view: ConfigView, traits: Traits) -> Shapes:
         "final_norm": traits.final_norm,
         "norm_bias": traits.norm_bias,
         "per_layer_vocab_size": view.number("vocab_size_per_layer_input") if per_layer else 0,
+        "per_layer_padded_vocab_size": view.number("vocab_size") if traits.pads_per_layer_vocab else None,
         "per_layer_input_size": per_layer,
         "altup_inputs": view.optional("altup_num_inputs"),
         "residual_streams": view.optional("hc_mult") if traits.hyper_head else 0,

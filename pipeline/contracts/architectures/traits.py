@@ -55,6 +55,8 @@ class Traits:
     shared_gate: bool = False
     router_bias: bool = False
     router_scale: bool = False
+    keeps_router_type: bool = False
+    pads_per_layer_vocab: bool = False
     dense_beside_experts: bool = False
     scalars: int = 0
     scalars_in_metadata: bool = False
