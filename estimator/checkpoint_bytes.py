@@ -18,7 +18,8 @@ OWN, SECOND = "own", "second"
 BITS_PER_BYTE: Final = 8
 # Densities such as 3.2 bits have no exact float: what is smaller than this is no further byte.
 _FLOAT_NOISE: Final = 1e-6
-_CASE: Final = ("tensor", "part", "storage", "model_type", "is_more")
+RECIPE_FLAGS: Final = ("with_experts", "is_mtp")
+_CASE: Final = ("tensor", "part", "storage", "model_type", "with_experts", "is_mtp", "is_more")
 
 
 def checkpoint_tensors(census: pl.LazyFrame) -> pl.LazyFrame:
@@ -112,12 +113,12 @@ def tensor_layouts(census: pl.LazyFrame, recipes: pl.LazyFrame, layouts: pl.Lazy
     """The layout of every tensor in every format that has a recipe: census rows x quant, with the columns of
     `checkpoint_layouts` (layout names the one that was chosen).
 
-    `census` has model_type and is_more (`split_runs`). The first recipe row whose conditions hold decides,
+    `census` has model_type, with_experts and is_more (`split_runs`). The first recipe row whose conditions hold decides,
     unless rows of the tensor are not a whole number of what its layout (own_multiple: what the format itself)
     requires.
     """
     cases = census.select(_CASE).unique().sort(_CASE).with_row_index("case")  # sorted: the same in every use
-    rules = recipes.rename({name: f"rule_{name}" for name in RECIPE_CONDITIONS})
+    rules = recipes.rename({name: f"rule_{name}" for name in (*RECIPE_CONDITIONS, *RECIPE_FLAGS)})
     held = cases.join(rules, how="cross").filter(_holds()).select("case", "recipe", "order", choice="layout")
     formats = layouts.filter(pl.col("recipe").is_not_null()).select(
         "recipe", "second_layout", quant="layout", own_multiple="row_multiple"
@@ -159,8 +160,9 @@ def _fits() -> pl.Expr:
 
 def _holds() -> pl.Expr:
     lists = [_listed(pl.col(f"rule_{name}"), pl.col(name)) for name in RECIPE_CONDITIONS]
+    flags = [(pl.col(f"rule_{name}").is_null() | (pl.col(f"rule_{name}") == pl.col(name))) for name in RECIPE_FLAGS]
     layers = (pl.col("layers").cast(pl.String) == "all") | pl.col("is_more")
-    return pl.all_horizontal(*lists, layers)
+    return pl.all_horizontal(*lists, *flags, layers)
 
 
 def _listed(names: pl.Expr, name: pl.Expr) -> pl.Expr:
@@ -178,8 +180,10 @@ def checkpoint_bytes(
     `census`: `tensor_census.census`; `models`: model, model_type; `recipes`, `layouts`: the tables
     checkpoint_recipes and checkpoint_layouts. Formats without a recipe do not appear.
     """
-    typed = checkpoint_tensors(census).join(
-        models.select("model", pl.col("model_type").cast(pl.String)), on="model"
+    typed = (
+        checkpoint_tensors(census)
+        .join(models.select("model", pl.col("model_type").cast(pl.String)), on="model")
+        .with_columns(with_experts=(pl.col("part") == "experts").any().over("model"))
     )
     laid_out = tensor_layouts(split_runs(typed), recipes, layouts)
     return (
