@@ -1,7 +1,8 @@
-"""Bytes of the weights in checkpoints that are not GGUF files: 16-bit, FP8, FP4, AWQ, GPTQ, MLX and their like.
+"""Bytes of the weights in checkpoints that are not GGUF files: 16-bit, FP8, FP4, AWQ, GPTQ, MLX and others.
 
 Two tables of facts meet the tensor census: `checkpoint_layouts` says what a matrix takes (packed numbers,
-scales, zero points), `checkpoint_recipes` which tensors get which layout. Pure polars; bytes are whole numbers.
+scales, zero points), `checkpoint_recipes` which tensors get which layout. Pure polars; bytes are whole
+numbers.
 """
 
 from __future__ import annotations
@@ -31,18 +32,23 @@ def checkpoint_tensors(census: pl.LazyFrame) -> pl.LazyFrame:
     stored = census.filter(pl.col("storage") != "generated")
     halves = pl.col("tensor").is_in(["attn_k_b", "attn_v_b"])
     latent = pl.when(pl.col("tensor") == "attn_k_b").then("n_rows").otherwise("row_length")
-    keys = [name for name in stored.collect_schema().names() if name not in ("n_matrices", "n_rows", "row_length")]
+    shape = ("n_matrices", "n_rows", "row_length")
+    columns = stored.collect_schema().names()
     joined = (
         stored.filter(halves)
         .with_columns(rows=elements() // latent, latent=latent, tensor=pl.lit("attn_kv_b"))
-        .group_by(keys)
-        .agg(n_matrices=pl.lit(1, dtype=pl.Int64), n_rows=pl.col("rows").sum(), row_length=pl.col("latent").first())
+        .group_by([name for name in columns if name not in shape])
+        .agg(
+            n_matrices=pl.lit(1, dtype=pl.Int64),
+            n_rows=pl.col("rows").sum(),
+            row_length=pl.col("latent").first(),
+        )
     )
-    return pl.concat([stored.filter(~halves), joined.select(stored.collect_schema().names())])
+    return pl.concat([stored.filter(~halves), joined.select(columns)])
 
 
 def is_more_bits() -> pl.Expr:
-    """Whether mlx-lm's mixed recipes give a layer more bits: the first and last eighth and every third between.
+    """Whether mlx-lm's mixed recipes give a layer more bits: first and last eighth, every third between.
 
     Reads layer and of (layers that are loaded). Source: mlx-lm@d78bf58e mlx_lm/convert.py:20-80.
     """
@@ -77,8 +83,8 @@ def split_runs(census: pl.LazyFrame) -> pl.LazyFrame:
 
 def layout_bytes() -> pl.Expr:
     """Bytes of ONE matrix of n_rows rows of row_length numbers in its layout (columns of
-    `checkpoint_layouts`): packed numbers of the padded matrix, one scale and zero point per group of a row (or
-    tile of block_rows rows), a scale of scales, and what each row, column and matrix has besides.
+    `checkpoint_layouts`): packed numbers of the padded matrix, one scale and zero point per group of a row
+    (or tile of block_rows rows), a scale of scales, and what each row, column and matrix has besides.
     """
     rows, row_length = _padded("n_rows", "padded_rows"), _padded("row_length", "padded_row")
     count = rows * row_length
@@ -113,9 +119,8 @@ def tensor_layouts(census: pl.LazyFrame, recipes: pl.LazyFrame, layouts: pl.Lazy
     """The layout of every tensor in every format that has a recipe: census rows x quant, with the columns of
     `checkpoint_layouts` (layout names the one that was chosen).
 
-    `census` has model_type, with_experts and is_more (`split_runs`). The first recipe row whose conditions hold decides,
-    unless rows of the tensor are not a whole number of what its layout (own_multiple: what the format itself)
-    requires.
+    `census` has model_type, with_experts and is_more (`split_runs`). The first recipe row whose conditions
+    hold decides, unless the tensor's rows are no multiple of what its layout, or the format's own, requires.
     """
     cases = census.select(_CASE).unique().sort(_CASE).with_row_index("case")  # sorted: the same in every use
     rules = recipes.rename({name: f"rule_{name}" for name in (*RECIPE_CONDITIONS, *RECIPE_FLAGS)})
@@ -160,7 +165,7 @@ def _fits() -> pl.Expr:
 
 def _holds() -> pl.Expr:
     lists = [_listed(pl.col(f"rule_{name}"), pl.col(name)) for name in RECIPE_CONDITIONS]
-    flags = [(pl.col(f"rule_{name}").is_null() | (pl.col(f"rule_{name}") == pl.col(name))) for name in RECIPE_FLAGS]
+    flags = [pl.col(f"rule_{name}").eq(pl.col(name)).fill_null(True) for name in RECIPE_FLAGS]
     layers = (pl.col("layers").cast(pl.String) == "all") | pl.col("is_more")
     return pl.all_horizontal(*lists, *flags, layers)
 

@@ -70,8 +70,8 @@ def read_checkpoint_recipes(
 ) -> dict[str, pl.DataFrame]:
     """The tables `checkpoint_layouts` and `checkpoint_recipes`; faults go to `log`, citations to `use`.
 
-    `quants` are the known format ids: a layout with a recipe is one of them. Every recipe ends in a row without
-    conditions whose layout fits every tensor.
+    `quants` are the known format ids: a layout with a recipe is one of them. Every recipe ends in a row
+    without conditions whose layout fits every tensor.
     """
     layouts = _read(root / LAYOUTS_FILE, Layout, ("layout",), log, use)
     recipes = _read(root / RECIPES_FILE, RecipeRow, ("recipe", "order"), log, use)
@@ -84,7 +84,11 @@ def read_checkpoint_recipes(
 
 
 def _check_layouts(
-    path: Path, layouts: list[dict[str, Any]], recipes: Collection[str], quants: Collection[str], log: FaultLog
+    path: Path,
+    layouts: list[dict[str, Any]],
+    recipes: Collection[str],
+    quants: Collection[str],
+    log: FaultLog,
 ) -> None:
     known = {row["layout"] for row in layouts}
     for row in layouts:
@@ -106,8 +110,9 @@ def _check_recipes(
     with_second = {row["recipe"]: row["second_layout"] is not None for row in layouts if row["recipe"]}
     for row in recipes:
         _check_names(path, row, log)
-        if row["layout"] not in (OWN, SECOND, *known):
-            log.add(path, "layout", row["layout"], unknown_name(row["layout"], (OWN, SECOND, *known), "layout"))
+        choices = (OWN, SECOND, *known)
+        if row["layout"] not in choices:
+            log.add(path, "layout", row["layout"], unknown_name(row["layout"], choices, "layout"))
         if row["layout"] == SECOND and not with_second.get(row["recipe"], True):
             log.add(path, "layout", SECOND, f"a format of the recipe {row['recipe']} has no second_layout")
     last = {row["recipe"]: row for row in recipes}
@@ -119,7 +124,7 @@ def _check_recipes(
             if (one["recipe"] == recipe if row["layout"] == OWN else one["layout"] == row["layout"])
         )
         if given or row["layers"] != "all" or row["layout"] == SECOND or not fits:
-            log.add(path, "recipe", recipe, "needs a last row without a condition, whose layout fits every row")
+            log.add(path, "recipe", recipe, "needs a last row without a condition whose layout always fits")
 
 
 def _check_names(path: Path, row: dict[str, Any], log: FaultLog) -> None:

@@ -138,8 +138,8 @@ class MeasuredFile(StrictRow):
 
 
 def read_quants(root: Path, log: FaultLog, use: CitationUse) -> dict[str, pl.DataFrame]:
-    """The tables `quants`, `unsloth_dynamic`, those of the GGUF mixes and of the checkpoint recipes; faults go to `log`, citations to
-    `use`.
+    """The tables `quants`, `unsloth_dynamic`, those of the GGUF mixes and of the checkpoint recipes; faults
+    go to `log`, citations to `use`.
 
     Faulty records are left out. Both frames are sorted by key and have the columns of their dictionary.
     """

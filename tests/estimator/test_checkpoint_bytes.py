@@ -20,9 +20,9 @@ from estimator.checkpoint_bytes import (
 
 LAYOUT_SCHEMA: dict[str, Any] = {
     "layout": pl.String, "recipe": pl.String, "second_layout": pl.String, "bits": pl.Float64,
-    **{name: pl.Int32 for name in (
-        "group_size", "block_rows", "scale_bytes", "zero_bits", "outer_group_size", "outer_scale_bytes",
-        "row_bytes", "column_bytes", "matrix_bytes", "row_multiple", "padded_row", "padded_rows")},
+    **dict.fromkeys(
+        ("group_size", "block_rows", "scale_bytes", "zero_bits", "outer_group_size", "outer_scale_bytes",
+         "row_bytes", "column_bytes", "matrix_bytes", "row_multiple", "padded_row", "padded_rows"), pl.Int32),
 }  # fmt: skip
 PLAIN: dict[str, Any] = {
     "layout": "plain", "recipe": None, "second_layout": None, "bits": 16.0, "block_rows": 1, "scale_bytes": 0,
@@ -37,7 +37,8 @@ RECIPE_SCHEMA: dict[str, Any] = {
 }  # fmt: skip
 CENSUS_SCHEMA: dict[str, Any] = {
     "model": pl.String, "group": pl.Int16, "n_layers": pl.Int32, "is_mtp": pl.Boolean, "tensor": pl.String,
-    "part": pl.String, "storage": pl.String, "n_matrices": pl.Int64, "n_rows": pl.Int64, "row_length": pl.Int64,
+    "part": pl.String, "storage": pl.String, "n_matrices": pl.Int64, "n_rows": pl.Int64,
+    "row_length": pl.Int64,
 }  # fmt: skip
 TENSOR: dict[str, Any] = {
     "model": "m", "group": 0, "n_layers": 1, "is_mtp": False, "tensor": "ffn_up", "part": "ffn",
@@ -48,7 +49,8 @@ LINEAR = [{"part": "mixer ffn experts", "storage": "matrix", "layout": "own"}, B
 
 
 def layout_frame(*rows: dict[str, Any]) -> pl.LazyFrame:
-    return pl.DataFrame([{**dict.fromkeys(LAYOUT_SCHEMA), **PLAIN, **row} for row in rows], LAYOUT_SCHEMA).lazy()
+    whole = [{**dict.fromkeys(LAYOUT_SCHEMA), **PLAIN, **row} for row in rows]
+    return pl.DataFrame(whole, LAYOUT_SCHEMA).lazy()
 
 
 def recipe_frame(*rows: dict[str, Any], recipe: str = "r") -> pl.LazyFrame:
@@ -82,7 +84,7 @@ def total(tensors: list[dict[str, Any]], recipe: list[dict[str, Any]], own: dict
     [
         pytest.param({"bits": 16.0}, 262_144, id="16 bit: 131,072 x 2"),
         pytest.param({"bits": 32.0}, 524_288, id="32 bit"),
-        pytest.param(AWQ, 65_536 + 1_024 * 2 + 1_024 // 2, id="AWQ: 4 groups a row, scale of 2, zero of 4 bits"),
+        pytest.param(AWQ, 65_536 + 1_024 * 2 + 1_024 // 2, id="AWQ: 4 groups a row, zero of 4 bits"),
         pytest.param({**AWQ, "column_bytes": 4}, 65_536 + 2_048 + 512 + 512 * 4, id="GPTQ: g_idx per column"),
         pytest.param({"bits": 4.0, "scale_bytes": 2, "zero_bits": 4, "column_bytes": 4},
                      65_536 + 256 * 2 + 128 + 2_048, id="GPTQ per channel: the group is the row"),
@@ -119,7 +121,8 @@ def test_edges_are_rounded_up() -> None:
     tiles = {"bits": 8.0, "group_size": 128, "block_rows": 128, "scale_bytes": 4}
     assert matrix_bytes(129, 200, tiles) == 129 * 200 + 2 * 2 * 4
     # MLC q3f16_1: rows of 100 are filled up to 120 = 3 groups of 40; 4 words and a scale of 2 bytes each
-    assert matrix_bytes(7, 100, {"bits": 3.2, "group_size": 40, "scale_bytes": 2, "padded_row": 40}) == 7 * 3 * 18
+    mlc = {"bits": 3.2, "group_size": 40, "scale_bytes": 2, "padded_row": 40}
+    assert matrix_bytes(7, 100, mlc) == 7 * 3 * 18
     padded = {"bits": 4.0, "padded_row": 128, "padded_rows": 128, "row_bytes": 2, "column_bytes": 2}
     assert matrix_bytes(130, 100, padded) == 256 * 128 // 2 + 2 * 256 + 2 * 128
 
@@ -139,7 +142,8 @@ def test_rows_that_do_not_fit_stay_in_16_bit() -> None:
     assert total([{"row_length": 96}], LINEAR, MLX) == 256 * 96 * 2
     # mlx-lm asks for the format's own multiple whatever layout the layer would get
     eight = {"layout": "eight", "bits": 8.0, "group_size": 32, "scale_bytes": 4}
-    assert total([{"row_length": 96}], [{"tensor": "ffn_up", "layout": "eight"}, BF16], MLX, eight) == 256 * 96 * 2
+    recipe = [{"tensor": "ffn_up", "layout": "eight"}, BF16]
+    assert total([{"row_length": 96}], recipe, MLX, eight) == 256 * 96 * 2
 
 
 def test_experts_have_what_a_matrix_has_each() -> None:
@@ -151,8 +155,8 @@ def test_experts_have_what_a_matrix_has_each() -> None:
 def test_the_first_row_that_matches_decides() -> None:
     gate = {"tensor": "ffn_gate_inp", "storage": "f32", "n_rows": 8}
     eight = {"layout": "eight", "bits": 8.0, "group_size": 64, "scale_bytes": 4}
-    recipe = [{"tensor": "ffn_gate_inp ffn_gate_inp_shexp", "model_type": "qwen3_moe mixtral", "layout": "eight"},
-              *LINEAR]  # fmt: skip
+    of_routers = {"tensor": "ffn_gate_inp ffn_gate_inp_shexp", "model_type": "qwen3_moe mixtral"}
+    recipe = [{**of_routers, "layout": "eight"}, *LINEAR]
     assert total([gate], recipe, MLX, eight, model_type="qwen3_moe") == 8 * 512 + 8 * 8 * 4
     assert total([gate], recipe, MLX, eight, model_type="qwen3") == 8 * 512 * 2
     shared = {**gate, "tensor": "ffn_gate_inp_shexp"}
@@ -190,7 +194,8 @@ def test_latent_halves_are_one_matrix_in_checkpoints() -> None:
         {"tensor": "attn_v_b", "part": "mixer", "n_matrices": 2, "n_rows": 256, "row_length": 512},
     )
     joined = checkpoint_tensors(halves).collect()
-    assert joined.select("tensor", "n_matrices", "n_rows", "row_length").rows() == [("attn_kv_b", 1, 896, 512)]
+    shape = joined.select("tensor", "n_matrices", "n_rows", "row_length")
+    assert shape.rows() == [("attn_kv_b", 1, 896, 512)]
     assert joined.columns == list(CENSUS_SCHEMA)
 
 
@@ -199,7 +204,8 @@ def test_every_tensor_gets_one_layout() -> None:
                          {"layout": "b", "recipe": "r", **AWQ})  # fmt: skip
     tensors = census_frame({}, {"row_length": 64}, {"tensor": "ffn_down", "row_length": 65}, {"group": 1})
     flags = {"model_type": pl.lit("llama"), "with_experts": pl.lit(False)}
-    laid_out = tensor_layouts(split_runs(tensors).with_columns(**flags), recipe_frame(*LINEAR), known).collect()
+    marked = split_runs(tensors).with_columns(**flags)
+    laid_out = tensor_layouts(marked, recipe_frame(*LINEAR), known).collect()
     counted = laid_out.group_by("quant").agg(pl.col("n_layers").sum())
     assert dict(counted.iter_rows()) == {"a": 4, "b": 4}
     chosen = laid_out.filter(pl.col("row_length") == 64).select("quant", "layout").unique().sort("quant")

@@ -1,4 +1,4 @@
-"""The checkpoint recipes applied to real models: published files to the byte, published totals to the scale."""
+"""The checkpoint recipes applied to real models: published files to the byte, totals to the scale."""
 
 from __future__ import annotations
 
@@ -11,7 +11,13 @@ import pytest
 from estimator.checkpoint_bytes import checkpoint_bytes, checkpoint_tensors, split_runs, tensor_layouts
 from estimator.layer_geometry import MODEL_GEOMETRY
 from estimator.tensor_census import census
-from pipeline.contracts.checkpoint_recipes import Layout, RecipeRow, read_checkpoint_recipes
+from pipeline.contracts.checkpoint_recipes import (
+    LAYOUTS_FILE,
+    RECIPES_FILE,
+    Layout,
+    RecipeRow,
+    read_checkpoint_recipes,
+)
 from pipeline.contracts.citing import CitationUse
 from pipeline.contracts.faults import FaultLog
 from pipeline.contracts.hugging_face_config import interpret
@@ -37,6 +43,14 @@ MLX_FILES = [
     ("zai-org/GLM-4.7", "mlx/6bit-g64", 286_737_579_648),
     ("zai-org/GLM-5", "native/bf16", 1_487_822_475_264),
 ]  # fmt: skip
+# The same of models that see: the rest of the file is the vision tower in 16 bit (its size: sources/models).
+SEEING_FILES = [
+    ("Qwen/Qwen3.5-9B", "mlx/4bit-g64", 5_950_062_560, 456_010_480),
+    ("Qwen/Qwen3.5-27B", "mlx/8bit-g64", 29_500_943_328, 460_730_096),
+    ("Qwen/Qwen3.5-35B-A3B", "mlx/8bit-g64", 37_721_130_592, 446_571_248),
+    ("Qwen/Qwen3.5-122B-A10B", "native/bf16", 245_125_640_160, 451_290_864),
+    ("google/gemma-4-26B-A4B-it", "native/bf16", 51_611_872_412, 572_794_416),
+]  # fmt: skip
 # As printed on the hub, sums of rounded shards (sources/file_sizes/huggingface.csv): GB and half a step.
 PRINTED_FILES = [
     ("meta-llama/Llama-3.1-8B-Instruct", "awq/int4-g128", 5.73, 0.01),
@@ -58,7 +72,7 @@ NVFP4_TOTALS = [
     ("nvidia/DeepSeek-V3.1-NVFP4", 393_632_819_968), ("nvidia/DeepSeek-V3.2-NVFP4", 394_498_304_256),
     ("nvidia/GLM-5-NVFP4", 435_238_854_912), ("nvidia/Qwen3-235B-A22B-NVFP4", 132_806_618_624),
 ]  # fmt: skip
-MODELS = sorted({row[0] for rows in (MLX_FILES, PRINTED_FILES, TILES, NVFP4_TOTALS) for row in rows})
+# The same of models that see: the rest of the file is the vision tower in 16 bit (sources/models).
 
 
 @pytest.fixture(scope="module")
@@ -93,7 +107,8 @@ def tensors() -> tuple[pl.LazyFrame, pl.LazyFrame]:
 def loaded_bytes(
     frames: dict[str, pl.DataFrame], tensors: tuple[pl.LazyFrame, pl.LazyFrame]
 ) -> dict[tuple[str, str], int]:
-    found = checkpoint_bytes(*tensors, frames["checkpoint_recipes"].lazy(), frames["checkpoint_layouts"].lazy())
+    recipes, layouts = frames["checkpoint_recipes"].lazy(), frames["checkpoint_layouts"].lazy()
+    found = checkpoint_bytes(*tensors, recipes, layouts)
     summed = found.filter(~pl.col("is_mtp")).group_by("model", "quant").agg(pl.col("bytes").sum()).collect()
     return {(model, quant): size for model, quant, size in summed.iter_rows()}
 
@@ -112,8 +127,17 @@ def laid_out(
 
 
 @pytest.mark.parametrize(("model", "quant", "size"), MLX_FILES)
-def test_mlx_files_to_the_byte(loaded_bytes: dict[tuple[str, str], int], model: str, quant: str, size: int) -> None:
+def test_mlx_files_to_the_byte(
+    loaded_bytes: dict[tuple[str, str], int], model: str, quant: str, size: int
+) -> None:
     assert loaded_bytes[model, quant] == size
+
+
+@pytest.mark.parametrize(("model", "quant", "size", "tower"), SEEING_FILES)
+def test_mlx_files_with_a_vision_tower_to_the_byte(
+    loaded_bytes: dict[tuple[str, str], int], model: str, quant: str, size: int, tower: int
+) -> None:
+    assert loaded_bytes[model, quant] + 2 * tower == size
 
 
 @pytest.mark.parametrize(("model", "quant", "gigabytes", "half_a_step"), PRINTED_FILES)
@@ -145,7 +169,7 @@ def test_nvfp4_totals_as_the_hub_counts_them(
     assert rows.select(stored.sum()).collect().item() == published
 
 
-def test_every_recipe_is_used_and_every_layout_of_a_format_is_a_format(frames: dict[str, pl.DataFrame]) -> None:
+def test_every_recipe_is_used(frames: dict[str, pl.DataFrame]) -> None:
     used = set(frames["checkpoint_layouts"]["recipe"].drop_nulls())
     assert used == set(frames["checkpoint_recipes"]["recipe"])
 
@@ -155,13 +179,13 @@ def test_layouts_have_the_density_of_their_format(frames: dict[str, pl.DataFrame
     layouts = frames["checkpoint_layouts"].filter(pl.col("group_size").is_not_null())
     per_group = 8 * pl.col("scale_bytes") + pl.col("zero_bits")
     outer = 8 * pl.col("outer_scale_bytes") / pl.col("outer_group_size")
+    of_group = per_group / (pl.col("group_size") * pl.col("block_rows"))
     stated = frames["quants"].select("quant", "level", "exact_bpw")
     compared = (
         layouts.join(stated, left_on="layout", right_on="quant")
         .filter(pl.col("level") == "tensor-type")
-        .select("layout", "exact_bpw",
-                bpw=pl.col("bits") + per_group / (pl.col("group_size") * pl.col("block_rows")) + outer.fill_null(0))
-    )  # fmt: skip
+        .select("layout", "exact_bpw", bpw=pl.col("bits") + of_group + outer.fill_null(0))
+    )
     assert compared.height > 40
     off = compared.filter((pl.col("bpw") - pl.col("exact_bpw")).abs() > 1e-9)
     assert off.rows() == []
@@ -169,6 +193,13 @@ def test_layouts_have_the_density_of_their_format(frames: dict[str, pl.DataFrame
 
 GOOD_LAYOUT = "native/bf16,r,,16,,1,0,0,,0,0,0,0,,,,a/b"
 GOOD_RECIPE = "r,1,,,,,,,all,own,a/b"
+
+
+def write(root: Path, layouts: list[str], recipes: list[str]) -> None:
+    (root / "quants").mkdir()
+    for path, model, rows in ((LAYOUTS_FILE, Layout, layouts), (RECIPES_FILE, RecipeRow, recipes)):
+        text = "\n".join([",".join(model.model_fields), *rows]) + "\n"
+        (root / path).write_text(text, encoding="utf-8")
 
 
 @pytest.mark.parametrize(
@@ -187,25 +218,20 @@ GOOD_RECIPE = "r,1,,,,,,,all,own,a/b"
         ([GOOD_LAYOUT], ["r,1,,,,,,,all,second,a/b", "r,2,,,,,,,all,own,a/b"], "has no second_layout"),
         ([GOOD_LAYOUT], ["r,1,,ffn,,,,,all,own,a/b"], "needs a last row without a condition"),
         ([GOOD_LAYOUT], ["r,1,,,,,true,,all,own,a/b"], "needs a last row without a condition"),
-        ([GOOD_LAYOUT.replace("0,,,,a/b", "0,64,,,a/b")], [GOOD_RECIPE], "whose layout fits every row"),
+        ([GOOD_LAYOUT.replace("0,,,,a/b", "0,64,,,a/b")], [GOOD_RECIPE], "whose layout always fits"),
     ],
 )  # fmt: skip
-def test_faulty_rows_are_refused(tmp_path: Path, layouts: list[str], recipes: list[str], message: str) -> None:
-    folder = tmp_path / "quants"
-    folder.mkdir()
-    for name, model, rows in (("checkpoint_layouts", Layout, layouts), ("checkpoint_recipes", RecipeRow, recipes)):
-        text = "\n".join([",".join(model.model_fields), *rows]) + "\n"
-        (folder / f"{name}.csv").write_text(text, encoding="utf-8")
+def test_faulty_rows_are_refused(
+    tmp_path: Path, layouts: list[str], recipes: list[str], message: str
+) -> None:
+    write(tmp_path, layouts, recipes)
     log = FaultLog(tmp_path)
     read_checkpoint_recipes(tmp_path, log, CitationUse(), ["native/bf16"])
     assert any(message in str(fault) for fault in log), list(map(str, log))
 
 
 def test_good_rows_pass(tmp_path: Path) -> None:
-    folder = tmp_path / "quants"
-    folder.mkdir()
-    (folder / "checkpoint_layouts.csv").write_text(f"{','.join(Layout.model_fields)}\n{GOOD_LAYOUT}\n", "utf-8")
-    (folder / "checkpoint_recipes.csv").write_text(f"{','.join(RecipeRow.model_fields)}\n{GOOD_RECIPE}\n", "utf-8")
+    write(tmp_path, [GOOD_LAYOUT], [GOOD_RECIPE])
     log = FaultLog(tmp_path)
     frames = read_checkpoint_recipes(tmp_path, log, CitationUse(), ["native/bf16"])
     assert list(map(str, log)) == []
