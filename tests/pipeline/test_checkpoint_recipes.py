@@ -43,7 +43,7 @@ MLX_FILES = [
     ("zai-org/GLM-4.7", "mlx/6bit-g64", 286_737_579_648),
     ("zai-org/GLM-5", "native/bf16", 1_487_822_475_264),
 ]  # fmt: skip
-# The same of models that see: the rest of the file is the vision tower in 16 bit (its size: sources/models).
+# The same of models that see: the rest of the file is the vision tower in 16 bit (sources/models).
 SEEING_FILES = [
     ("Qwen/Qwen3.5-9B", "mlx/4bit-g64", 5_950_062_560, 456_010_480),
     ("Qwen/Qwen3.5-27B", "mlx/8bit-g64", 29_500_943_328, 460_730_096),
@@ -72,7 +72,8 @@ NVFP4_TOTALS = [
     ("nvidia/DeepSeek-V3.1-NVFP4", 393_632_819_968), ("nvidia/DeepSeek-V3.2-NVFP4", 394_498_304_256),
     ("nvidia/GLM-5-NVFP4", 435_238_854_912), ("nvidia/Qwen3-235B-A22B-NVFP4", 132_806_618_624),
 ]  # fmt: skip
-# The same of models that see: the rest of the file is the vision tower in 16 bit (sources/models).
+FILES = (MLX_FILES, SEEING_FILES, PRINTED_FILES, TILES, NVFP4_TOTALS)
+MODELS = sorted({str(row[0]) for rows in FILES for row in rows})
 
 
 @pytest.fixture(scope="module")
