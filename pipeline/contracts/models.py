@@ -33,6 +33,7 @@ from warehouse.dictionary import polars_schema
 
 FOLDER = "models"
 LARGEST_SIZE = 2**31 - 1
+SMALL_SHARE = 0.001
 TOLERANCE = 1e-5  # counted and published totals may differ by this share without a stated reason
 _NOT_FACTS = {"cite", "config", "filled", "corrections", "conflicts"}
 _PLAUSIBLE_TOTAL = (1_000_000, 20_000_000_000_000)
@@ -290,7 +291,8 @@ def _check_total(path: Path, record: ModelRecord, counted: Mapping[str, int], lo
     sums = (counted["computed_params"], counted["computed_params"] + counted["mtp_params"])
     nearest_sum = min(sums, key=lambda one: abs(one - total))
     share = (nearest_sum - total) / total
-    amount = f"the configuration amounts to {nearest_sum}, {share:+.2%}"
+    digits = 4 if 0 < abs(share) < SMALL_SHARE else 2
+    amount = f"the configuration amounts to {nearest_sum}, {share:+.{digits}%}"
     if abs(share) > TOLERANCE and record.params_difference is None:
         log.add(path, "total_params", total, f"{amount}: give params_difference")
     if abs(share) <= TOLERANCE and record.params_difference is not None:
