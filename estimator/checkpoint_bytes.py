@@ -16,6 +16,7 @@ from estimator.tensor_census import elements
 LAYER_WORDS: Final = ("all", "more")
 RECIPE_CONDITIONS: Final = ("tensor", "part", "storage", "model_type")  # lists of names, parted by spaces
 OWN, SECOND = "own", "second"
+TIED_OUTPUT: Final = "tied_output"  # stored only where a recipe names it
 BITS_PER_BYTE: Final = 8
 # Densities such as 3.2 bits have no exact float: what is smaller than this is no further byte.
 _FLOAT_NOISE: Final = 1e-6
@@ -24,8 +25,9 @@ _CASE: Final = ("tensor", "part", "storage", "model_type", "with_experts", "is_m
 
 
 def checkpoint_tensors(census: pl.LazyFrame) -> pl.LazyFrame:
-    """The census as checkpoints cut it: without what only GGUF files hold, and with the two halves of MLA's
-    up-projection in one matrix of heads x (keys without position + values) rows (`kv_b_proj`).
+    """The census as checkpoints cut it: without what only GGUF files hold, with the two halves of MLA's
+    up-projection in one matrix of heads x (keys without position + values) rows (`kv_b_proj`), and with a
+    `tied_output` where the embedding is the output matrix, for formats that store it a second time.
 
     Columns in and out: `tensor_census.CENSUS`.
     """
@@ -44,7 +46,13 @@ def checkpoint_tensors(census: pl.LazyFrame) -> pl.LazyFrame:
             row_length=pl.col("latent").first(),
         )
     )
-    return pl.concat([stored.filter(~halves), joined.select(columns)])
+    untied = stored.filter(pl.col("tensor") == "output").select("model")
+    tied = (
+        stored.filter(pl.col("tensor") == "token_embd")
+        .join(untied, on="model", how="anti")
+        .with_columns(tensor=pl.lit(TIED_OUTPUT), part=pl.lit("head"))
+    )
+    return pl.concat([stored.filter(~halves), joined.select(columns), tied.select(columns)])
 
 
 def is_more_bits() -> pl.Expr:
@@ -167,7 +175,8 @@ def _holds() -> pl.Expr:
     lists = [_listed(pl.col(f"rule_{name}"), pl.col(name)) for name in RECIPE_CONDITIONS]
     flags = [pl.col(f"rule_{name}").eq(pl.col(name)).fill_null(True) for name in RECIPE_FLAGS]
     layers = (pl.col("layers").cast(pl.String) == "all") | pl.col("is_more")
-    return pl.all_horizontal(*lists, *flags, layers)
+    stored = (pl.col("tensor") != TIED_OUTPUT) | pl.col("rule_tensor").is_not_null()
+    return pl.all_horizontal(*lists, *flags, layers, stored)
 
 
 def _listed(names: pl.Expr, name: pl.Expr) -> pl.Expr:

@@ -199,6 +199,17 @@ def test_latent_halves_are_one_matrix_in_checkpoints() -> None:
     assert joined.columns == list(CENSUS_SCHEMA)
 
 
+def test_a_tied_output_is_stored_again_where_the_recipe_says_so() -> None:
+    """ExLlamaV3: the embedding in 16 bit and a quantized head, of the same 1,000 x 512 numbers."""
+    embedding = {"group": None, "tensor": "token_embd", "part": "embedding", "n_rows": 1_000}
+    recipe = [{"tensor": "output tied_output", "layout": "own"}, BF16]
+    eight = {"bits": 8.0}
+    assert total([embedding], recipe, eight) == 1_024_000 + 512_000
+    head = {**embedding, "tensor": "output", "part": "head"}
+    assert total([embedding, head], recipe, eight) == 1_024_000 + 512_000
+    assert total([embedding], [BF16], eight) == 1_024_000
+
+
 def test_every_tensor_gets_one_layout() -> None:
     known = layout_frame({"layout": "native/bf16"}, {"layout": "a", "recipe": "r", **MLX},
                          {"layout": "b", "recipe": "r", **AWQ})  # fmt: skip
