@@ -33,7 +33,8 @@ from warehouse.dictionary import polars_schema
 
 FOLDER = "models"
 LARGEST_SIZE = 2**31 - 1
-TOLERANCE = 0.01  # counted and published totals may differ by this share without a stated reason
+SMALL_SHARE = 0.001
+TOLERANCE = 1e-5  # counted and published totals may differ by this share without a stated reason
 _NOT_FACTS = {"cite", "config", "filled", "corrections", "conflicts"}
 _PLAUSIBLE_TOTAL = (1_000_000, 20_000_000_000_000)
 
@@ -122,7 +123,7 @@ def read_models(root: Path, log: FaultLog, use: CitationUse) -> dict[str, pl.Dat
 
     A faulty record is logged and left out of both. Faults: unknown fields, ids that differ only in case, a
     configuration that lacks a field the shapes need and does not list it under `missing`, an unknown
-    architecture, a counted total more than 1 % off the published one without (or within 1 % of it with)
+    architecture, a counted total more than 0.001 % off the published one without (or within that with)
     `params_difference`.
     """
     records = _read_records(root, log, use)
@@ -290,7 +291,8 @@ def _check_total(path: Path, record: ModelRecord, counted: Mapping[str, int], lo
     sums = (counted["computed_params"], counted["computed_params"] + counted["mtp_params"])
     nearest_sum = min(sums, key=lambda one: abs(one - total))
     share = (nearest_sum - total) / total
-    amount = f"the configuration amounts to {nearest_sum}, {share:+.2%}"
+    digits = 4 if 0 < abs(share) < SMALL_SHARE else 2
+    amount = f"the configuration amounts to {nearest_sum}, {share:+.{digits}%}"
     if abs(share) > TOLERANCE and record.params_difference is None:
         log.add(path, "total_params", total, f"{amount}: give params_difference")
     if abs(share) <= TOLERANCE and record.params_difference is not None:

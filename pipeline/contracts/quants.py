@@ -16,6 +16,7 @@ from typing import Annotated, Any, Literal
 import polars as pl
 from pydantic import Field, StringConstraints, model_validator
 
+from pipeline.contracts.checkpoint_recipes import read_checkpoint_recipes
 from pipeline.contracts.citing import CitationUse, check_cited
 from pipeline.contracts.faults import FaultLog, unknown_name
 from pipeline.contracts.gguf_mixes import read_gguf_mixes
@@ -137,8 +138,8 @@ class MeasuredFile(StrictRow):
 
 
 def read_quants(root: Path, log: FaultLog, use: CitationUse) -> dict[str, pl.DataFrame]:
-    """The tables `quants`, `unsloth_dynamic` and those of the GGUF mixes; faults go to `log`, citations to
-    `use`.
+    """The tables `quants`, `unsloth_dynamic`, those of the GGUF mixes and of the checkpoint recipes; faults
+    go to `log`, citations to `use`.
 
     Faulty records are left out. Both frames are sorted by key and have the columns of their dictionary.
     """
@@ -160,6 +161,7 @@ def read_quants(root: Path, log: FaultLog, use: CitationUse) -> dict[str, pl.Dat
         "quants": _frame("quants", quants),
         "unsloth_dynamic": _frame("unsloth_dynamic", files),
         **read_gguf_mixes(root, log, use, {*records, *log.refused}),
+        **read_checkpoint_recipes(root, log, use, {*records, *log.refused}),
     }
 
 

@@ -227,6 +227,9 @@ MESSAGES: list[tuple[str, dict[str, Any], str]] = [
     ("total by a thousand", {"a/b": RECORD | {"total_params": 8030261248000}},
      "models/a/b.json: total_params = 8030261248000: the configuration amounts to 8030261248, -99.90%: "
      "give params_difference"),
+    ("total by the scales of a quantized copy", {"a/b": RECORD | {"total_params": 8030687168}},
+     "models/a/b.json: total_params = 8030687168: the configuration amounts to 8030261248, -0.0053%: "
+     "give params_difference"),
     ("implausible total", {"a/b": RECORD | {"total_params": 8030}},
      "models/a/b.json: total_params = 8030: must be at least 1000000"),
     ("needless difference",
