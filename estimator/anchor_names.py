@@ -161,7 +161,16 @@ def memory_log_names(
     quants: pl.DataFrame,
     frameworks: pl.DataFrame,
 ) -> pl.DataFrame:
-    """Adds gpu, memory_stated, model, model_relation, quant and framework to memory logs."""
+    """Adds gpu, memory_stated, model, model_relation, quant and framework to memory logs.
+
+    An alias made for the file's name says more than the name inside the file, which is often a family's.
+    """
+    by_file = with_alias_id(
+        logs, "model", "file_name", "memory", aliases, models.get_column("model"), "engine_name"
+    )
+    of_file = by_file.select(
+        "log_id", file_model="model", file_relation=pl.col("model_relation")
+    ).drop_nulls("file_model")
     result = logs
     kinds = [
         ("gpu", gpus, "gpu_name"),
@@ -171,7 +180,14 @@ def memory_log_names(
     ]
     for kind, table, name in kinds:
         result = with_alias_id(result, kind, name, "memory", aliases, table.get_column(kind), "engine_name")
-    return result.select(pl.exclude("^_.*_confidence$"))
+    return (
+        result.join(of_file, on="log_id", how="left", maintain_order="left")
+        .with_columns(
+            model=pl.coalesce("file_model", "model"),
+            model_relation=pl.coalesce("file_relation", "model_relation"),
+        )
+        .select(pl.exclude("^_.*_confidence$", "file_model", "file_relation"))
+    )
 
 
 def with_alias_id(
