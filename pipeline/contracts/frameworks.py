@@ -85,6 +85,8 @@ class Runtime(Strict):
     reserve_per_prefill_token_mib: NotNegative | None = None
     reserve_per_gpu_mib: NotNegative | None = None
     reserve_per_graph_batch_mib: NotNegative | None = None
+    reserve_per_prefill_graph_mib: NotNegative | None = None
+    reserve_latent_graphs_mib: NotNegative | None = None
     reserve_floor_mib: NotNegative | None = None
     reserve_floor_above_gib: NotNegative | None = None
     reserve_first_gpu_mib: NotNegative | None = None
