@@ -13,9 +13,9 @@ from estimator.attention_state import (
     cache_bytes_by_setting,
     conv_state_elements,
     cross_cache_bytes,
-    with_engine_settings,
     f32_state_elements,
     kv_cache_bytes,
+    with_engine_settings,
 )
 from estimator.layer_geometry import LAYER_GEOMETRY
 
