@@ -168,9 +168,9 @@ def memory_log_names(
     by_file = with_alias_id(
         logs, "model", "file_name", "memory", aliases, models.get_column("model"), "engine_name"
     )
-    of_file = by_file.select(
-        "log_id", file_model="model", file_relation=pl.col("model_relation")
-    ).drop_nulls("file_model")
+    of_file = by_file.select("log_id", file_model="model", file_relation=pl.col("model_relation")).drop_nulls(
+        "file_model"
+    )
     result = logs
     kinds = [
         ("gpu", gpus, "gpu_name"),

@@ -93,9 +93,9 @@ def reserved_cache(layers: pl.LazyFrame, settings: pl.LazyFrame) -> pl.LazyFrame
         window=window_of_engine(),
     )
     grouped = pl.col("cache_layout") == "block_groups"
-    return pl.concat(
-        [_block_groups(rows.filter(grouped)), _layer_by_layer(rows.filter(~grouped))]
-    ).join(rows.group_by(_KEY).agg(reserve_flag=_flag()), on=_KEY)
+    return pl.concat([_block_groups(rows.filter(grouped)), _layer_by_layer(rows.filter(~grouped))]).join(
+        rows.group_by(_KEY).agg(reserve_flag=_flag()), on=_KEY
+    )
 
 
 def token_bytes() -> pl.Expr:

@@ -139,8 +139,10 @@ def fixed_bytes(coefficients: pl.DataFrame) -> pl.Expr:
     stated = (
         context + pl.col("graph_mib").fill_null(0.0) + pl.col("reserve_first_gpu_mib").fill_null(0.0)
     ) * BYTES_PER_MIB
-    return pl.when(reserves.fill_null(False)).then(pl.col("graph_mib").fill_null(0.0) * BYTES_PER_MIB).otherwise(
-        stated + ranks
+    return (
+        pl.when(reserves.fill_null(False))
+        .then(pl.col("graph_mib").fill_null(0.0) * BYTES_PER_MIB)
+        .otherwise(stated + ranks)
     )
 
 

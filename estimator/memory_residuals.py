@@ -189,9 +189,7 @@ def _logged_layer_bytes() -> pl.Expr:
     """
     positions = _logged_positions()
     heads = pl.col("n_heads").cast(pl.Int64)
-    key_width = (
-        pl.when(pl.col("keys") == "heads").then(heads * pl.col("k_head_dim")).otherwise("latent_dim")
-    )
+    key_width = pl.when(pl.col("keys") == "heads").then(heads * pl.col("k_head_dim")).otherwise("latent_dim")
     value_width = (
         pl.when(pl.col("values") == "heads")
         .then(heads * pl.col("v_head_dim"))
@@ -239,14 +237,15 @@ def _kv(settled: pl.LazyFrame, layers: pl.LazyFrame, models: pl.LazyFrame) -> pl
     uneven_pool = pl.col("is_pool") & (pl.col("has_window") | pl.col("has_state"))
     return settled.join(estimated, on="log_id", how="left").with_columns(
         part=pl.lit("kv"),
-        observed_mib=pl.when(
-            pl.col("kv_gpu_mib").is_not_null() | pl.col("kv_cpu_mib").is_not_null()
-        ).then(observed),
+        observed_mib=pl.when(pl.col("kv_gpu_mib").is_not_null() | pl.col("kv_cpu_mib").is_not_null()).then(
+            observed
+        ),
         reason=_first_reason(
             *_NOT_THE_MODEL,
             (pl.col("kv_gpu_mib").is_null() & pl.col("kv_cpu_mib").is_null(), "the log states no cache"),
             (pl.col("judged_tokens").is_null(), "the log states no tokens"),
             (pl.col("k_bytes_per_element").is_null(), "unknown cache type"),
+            (pl.col("estimated_mib").is_null(), "the model's layers are not known"),
             (uneven_pool, "a pool of windows or state has no bytes per token"),
             (
                 ~pl.col("is_llama_cpp") & ~pl.col("is_pool"),
@@ -284,9 +283,7 @@ def _weights(settled: pl.LazyFrame, models: pl.LazyFrame, quants: pl.LazyFrame) 
         estimated_mib=pl.when(pl.col("n_gpus") == 1).then("device_bytes").otherwise("weights_bytes")
         / BYTES_PER_MIB,
     )
-    return settled.join(
-        estimated, on=["model", "framework", "quant", "ranks"], how="left"
-    ).with_columns(
+    return settled.join(estimated, on=["model", "framework", "quant", "ranks"], how="left").with_columns(
         part=pl.lit("weights"),
         observed_mib="weights_gpu_mib",
         reason=_first_reason(
@@ -338,6 +335,7 @@ def _compute(settled: pl.LazyFrame, shapes: pl.LazyFrame) -> pl.LazyFrame:
             *_NOT_ON_ONE_GPU,
             (pl.col("n_gpus").fill_null(1) > 1, "several GPUs share the graph"),
             (pl.col("judged_tokens").is_null(), "the log states no tokens"),
+            (pl.col("attention_width").is_null(), "the model's layers are not known"),
             (
                 (pl.col("framework") == "ik_llama.cpp") & pl.col("mla_mode").fill_null(0).gt(0),
                 "the graph of ik_llama.cpp's latent modes is another",

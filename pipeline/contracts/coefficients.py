@@ -22,7 +22,11 @@ BLOCKS: Final = {
     "decode": ("mu", "fam", "eng", "qc", "qb", "t0", "t0eb", "kv", "kvb", "ceil", "ceilv", "moe", "multi"),
     "prefill": ("mu", "fam", "eng", "qc", "qb", "t0", "t0eb", "kv", "kvb", "moe", "multi", "prompt"),
     "runtime": (
-        "activation_factor", "activation_floor", "backend_context", "communication", "prefill_tokens",
+        "activation_factor",
+        "activation_floor",
+        "backend_context",
+        "communication",
+        "prefill_tokens",
     ),  # fmt: skip
     "serving": ("global", "capacity", "ttft_floor", "pcie_lane"),
     "interval": tuple(

@@ -32,7 +32,9 @@ class LatentModeRow(StrictRow):
     locator: Text
 
 
-def read_latent_modes(root: Path, log: FaultLog, use: CitationUse, frameworks: Collection[str]) -> pl.DataFrame:
+def read_latent_modes(
+    root: Path, log: FaultLog, use: CitationUse, frameworks: Collection[str]
+) -> pl.DataFrame:
     """The table `latent_modes`: one row per framework, mode and state of flash attention."""
     places: dict[tuple[str, str, str], int] = {}
     rows: list[dict[str, object]] = []

@@ -75,7 +75,9 @@ def test_cross_attention_caches_image_positions() -> None:
     frame = pl.LazyFrame([layer(8, **GQA | {"mixer": "cross"})], schema=SCHEMA, orient="row").with_columns(
         k_bytes_per_element=2.0, v_bytes_per_element=2.0, n_gpus=pl.lit(1, pl.Int64)
     )
-    images = with_engine_settings(frame).select((cross_cache_bytes(pl.lit(1601 * 4, pl.Int64)) * pl.col("n_layers")).sum())
+    images = with_engine_settings(frame).select(
+        (cross_cache_bytes(pl.lit(1601 * 4, pl.Int64)) * pl.col("n_layers")).sum()
+    )
     assert images.collect().item() == 209_846_272  # Llama-3.2-11B-Vision, four tiles
 
 

@@ -138,7 +138,9 @@ def test_sglang_gives_windows_four_fifths_of_the_context() -> None:
     per_layer = 8192
     assert reserved(GEMMA_3_27B, SGLANG, 32_768)["reserved_bytes"] == per_layer * (10 * 32_768 + 52 * 26_215)
     alone = ({"mixer": "sliding", "window_tokens": 1024},)
-    assert reserved(alone, SGLANG, 32_768)["reserved_bytes"] == 32 * 4096 * 32_768  # no full layer to share with
+    assert (
+        reserved(alone, SGLANG, 32_768)["reserved_bytes"] == 32 * 4096 * 32_768
+    )  # no full layer to share with
 
 
 def test_mlx_keeps_a_window_and_the_tokens_of_one_step() -> None:
@@ -156,7 +158,10 @@ def test_lmdeploy_keeps_windows_whole_and_scales_per_head() -> None:
 
 def test_sparse_latents_and_their_indexer() -> None:
     """DeepSeek-V3.2: 576 x 2 + 132 bytes in 16 bit, 656 + 132 with an fp8 cache, on every rank."""
-    for storage, per_token in (({}, 1152 + 132), ({"k_bytes_per_element": 1.0, "sparse_latent_bytes": 656.0}, 788)):
+    for storage, per_token in (
+        ({}, 1152 + 132),
+        ({"k_bytes_per_element": 1.0, "sparse_latent_bytes": 656.0}, 788),
+    ):
         for n_gpus in (1, 8):
             found = reserved(DEEPSEEK_V32, VLLM, 32_768, n_gpus, **storage)
             assert found["reserved_bytes"] == 61 * per_token * 32_768
@@ -225,6 +230,6 @@ def test_uniform_models_grow_with_bits_and_layers(
 def test_what_a_frame_lacks_is_null() -> None:
     found = with_engine_settings(pl.LazyFrame({"k_bytes_per_head": [4.0]})).collect()
     assert found.item(0, "k_bytes_per_head") == 4.0
-    assert {found.item(0, name) for name in (*ENGINE_SETTINGS, "model_type") if name != "k_bytes_per_head"} == {
-        None
-    }
+    assert {
+        found.item(0, name) for name in (*ENGINE_SETTINGS, "model_type") if name != "k_bytes_per_head"
+    } == {None}

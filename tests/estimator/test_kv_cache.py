@@ -55,9 +55,7 @@ def cache(
     **model: Any,
 ) -> dict[str, Any]:
     n_layers = sum(layer.get("n_layers", 32) for layer in layers)
-    storages = pl.LazyFrame(
-        [{**engine, **windows}], schema_overrides={"parallel_mode": pl.String, **RULES}
-    )
+    storages = pl.LazyFrame([{**engine, **windows}], schema_overrides={"parallel_mode": pl.String, **RULES})
     found = kv_cache(
         model_frame({"n_layers": n_layers, **model}).select(
             "model", "model_type", "n_layers", "model_citation"
