@@ -87,8 +87,8 @@ def reserve_bytes(coefficients: pl.DataFrame) -> pl.Expr:
     """What SGLang keeps out of its static pool.
 
     base + per prefill token (at least the usual) + per GPU + per request of the largest captured batch + per
-    captured prompt length (a fixed sum for latent attention), at least the floor of large GPUs. Source: sglang
-    0.5.23 srt/arg_groups/memory_hook.py:294-400.
+    captured prompt length (a fixed sum for latent attention), at least the floor of large GPUs. Source:
+    sglang 0.5.23 srt/arg_groups/memory_hook.py:294-400.
     """
     usual = constant(coefficients, "prefill_tokens", "unstated")
     tokens = pl.max_horizontal(pl.col("prefill_tokens").fill_null(0), pl.lit(usual))
@@ -180,7 +180,7 @@ def runtime_steps(
             pl.col("n_gpus").cast(pl.Int16),
             pl.col("at_least_gib").cast(pl.Int16),
             prefill_tokens=pl.col("prefill_tokens").cast(pl.Int32),
-            # A rule may take less on a larger GPU (SGLang's smaller batches from 35 GiB on); it is what it is.
+            # SGLang captures smaller batches from 35 GiB on than from 20: larger is not always more.
             extra_bytes=(pl.col("compute") - pl.col("base")).cast(pl.Int64),
             framework_citation="framework_citation",
         )

@@ -43,8 +43,8 @@ def engine_windows(frameworks: pl.LazyFrame, steps: pl.LazyFrame) -> pl.LazyFram
     """Per framework, how it keeps windows and state: slots, window_slack_tokens, window_step_tokens,
     is_llama_cpp, and the columns of `engine_cache.RULES`.
 
-    `frameworks` and `steps`: the tables frameworks and framework_steps. The first three are read for llama.cpp
-    and its wrappers alone. An engine that states no slots has one.
+    `frameworks` and `steps`: the tables frameworks and framework_steps. The first three are read for
+    llama.cpp and its wrappers alone. An engine that states no slots has one.
     """
     is_llama_cpp = (pl.col("activation_rule").cast(pl.String) == "llama_cpp_compute_buffer").fill_null(False)
     micro_batch = pl.when(is_llama_cpp).then(pl.col("profile_ubatch_tokens").cast(pl.Int64))

@@ -10,8 +10,8 @@ DECIMALS = 4
 
 
 def memory_accuracy(residuals: pl.LazyFrame, logs: pl.LazyFrame, models: pl.LazyFrame) -> pl.LazyFrame:
-    """The table `memory_accuracy`: errors over compared figures, for all and by engine, cache type and kind of
-    model.
+    """The table `memory_accuracy`: errors over compared figures, for all and by engine, cache type and kind
+    of model.
 
     `residuals`: the table memory_residuals; `logs` gives the cache type, `models` is_moe.
     """

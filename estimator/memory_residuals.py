@@ -300,8 +300,8 @@ def logged_compute_bytes() -> pl.Expr:
     """llama.cpp's compute buffer on one GPU for the log's micro-batch, with and without flash attention.
 
     The larger of the output (4 x tokens x (vocabulary + hidden)) and of the widest layer with its mask.
-    Reads ubatch, is_flash, judged_tokens, vocab_size and the columns of `runtime.layer_floats`. Source: closed
-    form over llama.cpp 0c1e57098's own planner.
+    Reads ubatch, is_flash, judged_tokens, vocab_size and the columns of `runtime.layer_floats`. Source:
+    closed form over llama.cpp 0c1e57098's own planner.
     """
     ubatch, context = pl.col("ubatch").cast(pl.Float64), pl.col("judged_tokens").cast(pl.Float64)
     hidden = pl.col("hidden_size").cast(pl.Float64)

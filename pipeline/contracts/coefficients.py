@@ -27,7 +27,7 @@ BLOCKS: Final = {
         "backend_context",
         "communication",
         "prefill_tokens",
-    ),  # fmt: skip
+    ),
     "serving": ("global", "capacity", "ttft_floor", "pcie_lane"),
     "interval": tuple(
         f"{what}_{end}" for what in ("decode", "prefill", "serving") for end in ("low", "high")

@@ -38,7 +38,8 @@ KINDS = ("gpu", "model", "quant", "framework")
 def read_measurements(
     root: Path, tables: Mapping[str, pl.DataFrame], log: FaultLog, use: CitationUse
 ) -> dict[str, pl.DataFrame]:
-    """anchors, serving_anchors, file_sizes, memory_logs, memory_flags, claims, alias_names and unresolved_names.
+    """anchors, serving_anchors, file_sizes, memory_logs, memory_flags, claims, alias_names and
+    unresolved_names.
 
     `tables` holds gpus, models, quants, frameworks and kv_dtypes. A name that stands for nothing known is a
     state (`unresolved`), an alias that points to an unknown id is a fault.

@@ -102,6 +102,18 @@ def test_windows_reserve_as_much_as_full_layers_with_large_batches() -> None:
     assert round(32 * found["reserved_bytes"] / 2**30, 1) == 12.0
 
 
+def test_gemma_4_31b_on_an_h200() -> None:
+    """ConfigIQ issue 112: 626,949 tokens in 64.68 GiB, 108.2 KiB per token at 262,144 tokens, one batch of
+    8,192 in flight: 10 full layers x 4 heads of 512, 50 windows of 1,024 x 16 heads of 256.
+    """
+    layers = ({"n_layers": 10, "n_kv_heads": 4, "k_head_dim": 512, "v_head_dim": 512},
+              {"group": 1, "mixer": "sliding", "n_layers": 50, "n_kv_heads": 16, "k_head_dim": 256,
+               "v_head_dim": 256, "window_tokens": 1024})  # fmt: skip
+    found = reserved(layers, {**VLLM, "in_flight_tokens": 8192}, 262_144)["reserved_bytes"]
+    assert round(found / 262_144 / 1024, 1) == 108.2
+    assert 64.68 * 2**30 / found * 262_144 == pytest.approx(626_949, rel=1e-4)
+
+
 def test_last_blocks_are_whole() -> None:
     """1,000 tokens are 63 blocks of 16, 16 of 64, or 4 steps of 256."""
     per_token = 131_072
@@ -217,7 +229,7 @@ def test_reserved_holds_what_is_needed_and_grows_with_the_context(
 def test_uniform_models_grow_with_bits_and_layers(
     bits: int, n_layers: int, heads: int, context: int, engine: dict[str, Any]
 ) -> None:
-    """Of one kind of layer. Groups and padded pages of several kinds may shrink: that is the engine's rule."""
+    """Of one kind of layer. Groups and padded pages of several kinds may shrink: the engine's rule."""
     layer = {"n_kv_heads": heads, "n_layers": n_layers}
     density = {"k_bytes_per_element": (bits + 0.5) / 8, "v_bytes_per_element": (bits + 0.5) / 8}
     denser = {name: value + 0.125 for name, value in density.items()}
