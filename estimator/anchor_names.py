@@ -163,14 +163,11 @@ def memory_log_names(
 ) -> pl.DataFrame:
     """Adds gpu, memory_stated, model, model_relation, quant and framework to memory logs.
 
-    An alias made for the file's name says more than the name inside the file, which is often a family's.
+    A model is, in this order: what an alias of the file's name says, which is more than the name inside the
+    file (often a family's); what an alias of the name says; the model whose id is spelled like the file or
+    the name. A name that an alias knows to be none of ours stays unresolved unless the file says more.
     """
-    by_file = with_alias_id(
-        logs, "model", "file_name", "memory", aliases, models.get_column("model"), "engine_name"
-    )
-    of_file = by_file.select("log_id", file_model="model", file_relation=pl.col("model_relation")).drop_nulls(
-        "file_model"
-    )
+    known = models.get_column("model")
     result = logs
     kinds = [
         ("gpu", gpus, "gpu_name"),
@@ -180,13 +177,53 @@ def memory_log_names(
     ]
     for kind, table, name in kinds:
         result = with_alias_id(result, kind, name, "memory", aliases, table.get_column(kind), "engine_name")
+    by_file = with_alias_id(logs, "model", "file_name", "memory", aliases, known, "engine_name")
+    of_file = by_file.select("log_id", _file_id="model", _file_relation="model_relation")
+    is_alias = pl.col("model_name").is_in(
+        aliases.filter(pl.col("kind") == "model").get_column("name").drop_nulls().unique().implode()
+    )
+    spelled = pl.coalesce("_by_file", pl.when(~is_alias).then(pl.col("_by_name")))
+    in_order = pl.coalesce("_file_id", "model", spelled)
     return (
-        result.join(of_file, on="log_id", how="left", maintain_order="left")
+        _with_spelled(_with_spelled(result, known, "file_name", "_by_file"), known, "model_name", "_by_name")
+        .join(of_file, on="log_id", how="left", maintain_order="left")
         .with_columns(
-            model=pl.coalesce("file_model", "model"),
-            model_relation=pl.coalesce("file_relation", "model_relation"),
+            model=in_order,
+            model_relation=pl.when(pl.col("_file_id").is_not_null())
+            .then("_file_relation")
+            .when(pl.col("model").is_null() & in_order.is_not_null())
+            .then(pl.lit("same"))
+            .otherwise("model_relation"),
         )
-        .select(pl.exclude("^_.*_confidence$", "file_model", "file_relation"))
+        .select(pl.exclude("^_.*$"))
+    )
+
+
+def spelling(name: pl.Expr) -> pl.Expr:
+    """Letters and digits of a model's name, without publisher, part number, weight format and ending.
+
+    "Qwen3-30B-A3B-UD-Q4_K_XL-00001-of-00002.gguf" and "Qwen/Qwen3-30B-A3B" are spelled alike.
+    """
+    return (
+        name.str.replace(r"^.*/", "")
+        .str.to_lowercase()
+        .str.replace(r"\.gguf$", "")
+        .str.replace(r"-\d{5}-of-\d{5}$", "")
+        .str.replace(r"[-_. ](ud-)?(i?q\d|bf16|f16|fp16|f32|mxfp4|tq\d|int4|int8|fp8).*$", "")
+        .str.replace_all(r"[^a-z0-9]", "")
+    )
+
+
+def _with_spelled(rows: pl.DataFrame, known: pl.Series, name: str, found: str) -> pl.DataFrame:
+    """Adds `found`: the one model whose id is spelled like the column `name`, null where none or several
+    are.
+    """
+    ids = known.to_frame("_id").with_columns(_spelling=spelling(pl.col("_id")))
+    alone = ids.filter(pl.len().over("_spelling") == 1).rename({"_id": found})
+    return (
+        rows.with_columns(_spelling=spelling(pl.col(name)))
+        .join(alone, on="_spelling", how="left", maintain_order="left")
+        .drop("_spelling")
     )
 
 

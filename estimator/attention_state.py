@@ -19,11 +19,12 @@ CONV_BYTES: Final = 2  # convolution state in the compute type; llama.cpp keeps 
 HALF_STATE_BYTES: Final = 2
 _CACHED: Final = ("full", "sliding", "chunked", "mla")
 # What an engine's format adds to elements x bytes, null where it adds nothing: scales per token and KV head,
-# bytes of an indexer's key, whole bytes of a sparse latent, and the architectures ("a;b") whose recurrent
-# state it keeps in 16 bit.
+# or per row of keys or values of a layer, bytes of an indexer's key, whole bytes of a sparse latent, and the
+# architectures ("a;b") whose recurrent state it keeps in 16 bit.
 ENGINE_SETTINGS: Final[dict[str, type[pl.DataType]]] = {
     "k_bytes_per_head": pl.Float64,
     "v_bytes_per_head": pl.Float64,
+    "bytes_per_row": pl.Float64,
     "index_bytes_per_element": pl.Float64,
     "sparse_latent_bytes": pl.Float64,
     "half_state_types": pl.String,
@@ -135,7 +136,8 @@ def head_cache_bytes(positions: pl.Expr) -> pl.Expr:
     keys, values = heads * pl.col("k_head_dim").cast(pl.Int64), heads * pl.col("v_head_dim").cast(pl.Int64)
     elements = _bytes(keys, "k_bytes_per_element") + _bytes(values, "v_bytes_per_element")
     per_head = pl.col("k_bytes_per_head").fill_null(0) + pl.col("v_bytes_per_head").fill_null(0)
-    return elements + (heads * per_head).ceil().cast(pl.Int64)
+    per_position = heads * per_head + 2 * positions * pl.col("bytes_per_row").fill_null(0)
+    return elements + per_position.ceil().cast(pl.Int64)
 
 
 def cross_cache_bytes(image_positions: pl.Expr) -> pl.Expr:
@@ -158,7 +160,8 @@ def latent_bytes(positions: pl.Expr) -> pl.Expr:
     plain = _bytes(positions * pl.col("latent_dim").cast(pl.Int64), "k_bytes_per_element")
     is_sparse = pl.col("index_head_dim").is_not_null() & pl.col("sparse_latent_bytes").is_not_null()
     laid_out = (positions * pl.col("sparse_latent_bytes")).ceil().cast(pl.Int64)
-    return pl.when(is_sparse).then(laid_out).otherwise(plain)
+    row = (positions * pl.col("bytes_per_row").fill_null(0)).ceil().cast(pl.Int64)
+    return pl.when(is_sparse).then(laid_out).otherwise(plain + row)
 
 
 def index_key_bytes(positions: pl.Expr) -> pl.Expr:

@@ -132,16 +132,27 @@ def _keeps_tensors_on_host() -> pl.Expr:
 
 
 def _with_density(rows: pl.LazyFrame, kv_dtypes: pl.LazyFrame, side: str) -> pl.LazyFrame:
-    """Bytes per element of `side` (k or v) in the framework's own type, or the type another one has."""
+    """Bytes per element and per row of `side` (k or v) in the framework's own type, or the type another one
+    has.
+    """
     density = f"{side}_bytes_per_element"
-    stated = kv_dtypes.select("framework", "kv_dtype", density).drop_nulls(density)
-    own = stated.rename({"kv_dtype": f"{side}_type", density: "_own"})
-    other = stated.group_by(pl.col("kv_dtype").alias(f"{side}_type")).agg(_other=pl.col(density).max())
+    stated = kv_dtypes.select(
+        "framework",
+        pl.col("kv_dtype").alias(f"{side}_type"),
+        _own=density,
+        _own_row=pl.col("bytes_per_row").fill_null(0),
+    ).drop_nulls("_own")
+    other = stated.group_by(f"{side}_type").agg(
+        _other=pl.col("_own").max(), _other_row=pl.col("_own_row").max()
+    )
     return (
-        rows.join(own, on=["framework", f"{side}_type"], how="left")
+        rows.join(stated, on=["framework", f"{side}_type"], how="left")
         .join(other, on=f"{side}_type", how="left")
-        .with_columns(pl.coalesce("_own", "_other").alias(density))
-        .drop("_own", "_other")
+        .with_columns(
+            pl.coalesce("_own", "_other").alias(density),
+            pl.coalesce("_own_row", "_other_row").alias(f"{side}_row_bytes"),
+        )
+        .drop("_own", "_other", "_own_row", "_other_row")
     )
 
 
@@ -197,16 +208,23 @@ def _logged_layer_bytes() -> pl.Expr:
         .then(pl.col("latent_dim") - pl.col("rotary_elements"))
         .otherwise(0)
     )
+    value_row = pl.when(value_width > 0).then("v_row_bytes").otherwise(0)
     latent = positions * (
-        key_width * pl.col("k_bytes_per_element") + value_width * pl.col("v_bytes_per_element")
+        key_width * pl.col("k_bytes_per_element")
+        + value_width * pl.col("v_bytes_per_element")
+        + pl.col("k_row_bytes")
+        + value_row
     )
-    return pl.when(pl.col("mixer") == "mla").then(latent).otherwise(layer_kv_bytes(positions))
+    has_cache = layer_kv_bytes(positions) > 0
+    rows = positions * (pl.col("k_row_bytes") + pl.col("v_row_bytes"))
+    plain = layer_kv_bytes(positions) + pl.when(has_cache).then(rows).otherwise(0)
+    return pl.when(pl.col("mixer") == "mla").then(latent).otherwise(plain)
 
 
 def _kv(settled: pl.LazyFrame, layers: pl.LazyFrame, models: pl.LazyFrame) -> pl.LazyFrame:
     settings = settled.select(
         "log_id", "model", "is_llama_cpp", "keeps_windows_whole", "keys", "values", "rotary_elements",
-        "k_bytes_per_element", "v_bytes_per_element", "is_pool",
+        "k_bytes_per_element", "v_bytes_per_element", "k_row_bytes", "v_row_bytes", "is_pool",
         context_tokens="judged_tokens",
         n_gpus="ranks",
         slots=pl.col("n_slots").fill_null(1).cast(pl.Int64),

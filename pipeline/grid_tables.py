@@ -53,6 +53,7 @@ def formats(
         "k_bytes_per_head",
         "v_bytes_per_head",
         "sparse_latent_bytes",
+        "bytes_per_row",
         kv_dtype_citation="citation",
     )
     return (

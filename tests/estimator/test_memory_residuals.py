@@ -53,6 +53,7 @@ IK = {"framework": "ik_llama.cpp", "model": "deepseek-ai/DeepSeek-R1", "kv_cpu_m
         pytest.param(1, "on", "f16", 16_384, 1098.0, id="the latent alone with flash attention"),
         pytest.param(2, "off", "f16", 20_480, 1372.5, id="mode 2"),
         pytest.param(3, "on", "q8_0", 32_768, 1166.625, id="mode 3"),
+        pytest.param(3, "on", "q8_KV", 65_536, 61 * 584 / 16, id="8 bytes per row beside the elements"),
     ],
 )
 def test_modes_of_latent_attention(mode: int, flash: str, types: str, context: int, mib: float) -> None:
@@ -66,6 +67,13 @@ def test_modes_of_latent_attention(mode: int, flash: str, types: str, context: i
     )
     assert found["estimated_mib"] == mib
     assert found["ratio"] == 1.0
+
+
+def test_rows_of_keys_and_values_have_a_scale_each() -> None:
+    """Qwen3-32B, 64 layers x 8 heads of 128: 1,024 + 8 bytes of keys and as many of values."""
+    found = kv(framework="ik_llama.cpp", model="Qwen/Qwen3-32B", kv_cache_name="q8_KV", context_tokens=8192,
+               kv_gpu_mib=1.0)  # fmt: skip
+    assert found["estimated_mib"] == 64 * 2 * 1032 * 8192 / 2**20
 
 
 def test_windows_are_kept_whole_by_ik_llama_cpp_and_in_cells_by_llama_cpp() -> None:
