@@ -269,9 +269,11 @@ def _layer_by_layer(rows: pl.LazyFrame) -> pl.LazyFrame:
 
 
 def _flag() -> pl.Expr:
+    # Windows alone are kept as windows whatever the flag says: it puts them on a par with full layers.
     is_window = pl.col("mixer") == "sliding"
+    beside_others = is_window.any() & ((pl.col("token_bytes") > 0) & ~is_window).any()
     cases = [
-        (is_window.any(), "window_flag"),
+        (beside_others, "window_flag"),
         ((pl.col("mixer") == "chunked").any(), "chunk_flag"),
         ((pl.col("state_bytes") > 0).any(), "state_flag"),
         (((pl.col("mixer") == "mla") & (pl.col("n_gpus") > 1)).any(), "latent_flag"),

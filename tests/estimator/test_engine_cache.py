@@ -104,7 +104,8 @@ def test_windows_reserve_as_much_as_full_layers_with_large_batches() -> None:
 
 def test_gemma_4_31b_on_an_h200() -> None:
     """ConfigIQ issue 112: 626,949 tokens in 64.68 GiB and 1,007,303 in 103.92, so 108.2 KiB per token at
-    262,144 tokens, one batch of 8,192 in flight: 10 full layers x 4 heads of 512, 50 windows of 1,024 x 16 heads of 256.
+    262,144 tokens, one batch of 8,192 in flight: 10 full layers x 4 heads of 512, 50 windows of
+    1,024 x 16 heads of 256.
     """
     layers = ({"n_layers": 10, "n_kv_heads": 4, "k_head_dim": 512, "v_head_dim": 512},
               {"group": 1, "mixer": "sliding", "n_layers": 50, "n_kv_heads": 16, "k_head_dim": 256,
