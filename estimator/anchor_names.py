@@ -200,25 +200,33 @@ def memory_log_names(
 
 
 def spelling(name: pl.Expr) -> pl.Expr:
-    """Letters and digits of a model's name, without publisher, part number, weight format and ending.
+    """Letters and digits of a model's name as logs and files write it, without publisher, part number, weight
+    format, length or way of quantizing.
 
-    "Qwen3-30B-A3B-UD-Q4_K_XL-00001-of-00002.gguf" and "Qwen/Qwen3-30B-A3B" are spelled alike.
+    "unsloth_Qwen3-30B-A3B-128K-UD-Q4_K_XL-00001-of-00002.gguf" is spelled like "Qwen/Qwen3-30B-A3B".
     """
-    return (
+    bare = (
         name.str.replace(r"^.*/", "")
         .str.to_lowercase()
         .str.replace(r"\.gguf$", "")
         .str.replace(r"-\d{5}-of-\d{5}$", "")
-        .str.replace(r"[-_. ](ud-)?(i?q\d|bf16|f16|fp16|f32|mxfp4|tq\d|int4|int8|fp8).*$", "")
-        .str.replace_all(r"[^a-z0-9]", "")
+        .str.replace(r"^[a-z0-9]+_", "")
+        .str.replace(r"[-_. ](ud-)?(i?q\d|bf16|f16|fp16|f32|mxfp4|tq\d|int4|int8|fp8|awq|gptq).*$", "")
+        .str.replace(r"([-_. ](gguf|hf|mix|qat|imat|merged|autoround|\d+k))+$", "")
     )
+    return _letters_and_digits(bare)
+
+
+def _letters_and_digits(name: pl.Expr) -> pl.Expr:
+    return name.str.to_lowercase().str.replace_all(r"[^a-z0-9]", "")
 
 
 def _with_spelled(rows: pl.DataFrame, known: pl.Series, name: str, found: str) -> pl.DataFrame:
     """Adds `found`: the one model whose id is spelled like the column `name`, null where none or several
     are.
     """
-    ids = known.to_frame("_id").with_columns(_spelling=spelling(pl.col("_id")))
+    own = _letters_and_digits(pl.col("_id").str.replace(r"^.*/", ""))
+    ids = known.to_frame("_id").with_columns(_spelling=own)
     alone = ids.filter(pl.len().over("_spelling") == 1).rename({"_id": found})
     return (
         rows.with_columns(_spelling=spelling(pl.col(name)))

@@ -253,6 +253,9 @@ def test_the_alias_report_has_one_row_per_name_and_shows_doubt() -> None:
         ("Qwen3-235B-A22B-FP8", "qwen3235ba22b"),
         ("gpt-oss-20b-mxfp4.gguf", "gptoss20b"),
         ("Qwen3.5-27B", "qwen3527b"),
+        ("Qwen3-235B-A22B-128K-Q6_K-00001-of-00004.gguf", "qwen3235ba22b"),
+        ("unsloth_DeepSeek R1 BF16", "deepseekr1"),
+        ("google_gemma-3-27b-it-qat-Q4_K_M.gguf", "gemma327bit"),
     ],
 )
 def test_spelling_leaves_out_publisher_part_and_format(name: str, as_spelled: str) -> None:
