@@ -168,7 +168,13 @@ def memory_log_names(
     quants: pl.DataFrame,
     frameworks: pl.DataFrame,
 ) -> pl.DataFrame:
-    """Adds gpu, memory_stated, model, model_relation, quant and framework to memory logs."""
+    """Adds gpu, memory_stated, model, model_relation, quant and framework to memory logs.
+
+    A model is, in this order: what an alias of the file's name says, which is more than the name inside the
+    file (often a family's); what an alias of the name says; the model whose id is spelled like the file or
+    the name. A name that an alias knows to be none of ours stays unresolved unless the file says more.
+    """
+    known = models.get_column("model")
     result = logs
     kinds = [
         ("gpu", gpus, "gpu_name"),
@@ -178,7 +184,62 @@ def memory_log_names(
     ]
     for kind, table, name in kinds:
         result = with_alias_id(result, kind, name, "memory", aliases, table.get_column(kind), "engine_name")
-    return result.select(pl.exclude("^_.*_confidence$"))
+    by_file = with_alias_id(logs, "model", "file_name", "memory", aliases, known, "engine_name")
+    of_file = by_file.select("log_id", _file_id="model", _file_relation="model_relation")
+    is_alias = pl.col("model_name").is_in(
+        aliases.filter(pl.col("kind") == "model").get_column("name").drop_nulls().unique().implode()
+    )
+    spelled = pl.coalesce("_by_file", pl.when(~is_alias).then(pl.col("_by_name")))
+    in_order = pl.coalesce("_file_id", "model", spelled)
+    return (
+        _with_spelled(_with_spelled(result, known, "file_name", "_by_file"), known, "model_name", "_by_name")
+        .join(of_file, on="log_id", how="left", maintain_order="left")
+        .with_columns(
+            model=in_order,
+            model_relation=pl.when(pl.col("_file_id").is_not_null())
+            .then("_file_relation")
+            .when(pl.col("model").is_null() & in_order.is_not_null())
+            .then(pl.lit("same"))
+            .otherwise("model_relation"),
+        )
+        .select(pl.exclude("^_.*$"))
+    )
+
+
+def spelling(name: pl.Expr) -> pl.Expr:
+    """Letters and digits of a model's name as logs and files write it, without publisher, part number, weight
+    format, length or way of quantizing.
+
+    "unsloth_Qwen3-30B-A3B-128K-UD-Q4_K_XL-00001-of-00002.gguf" is spelled like "Qwen/Qwen3-30B-A3B".
+    """
+    bare = (
+        name.str.replace(r"^.*/", "")
+        .str.to_lowercase()
+        .str.replace(r"\.gguf$", "")
+        .str.replace(r"-\d{5}-of-\d{5}$", "")
+        .str.replace(r"^[a-z0-9]+_", "")
+        .str.replace(r"[-_. ](ud-)?(i?q\d|bf16|f16|fp16|f32|mxfp4|tq\d|int4|int8|fp8|awq|gptq).*$", "")
+        .str.replace(r"([-_. ](gguf|hf|mix|qat|imat|merged|autoround|\d+k))+$", "")
+    )
+    return _letters_and_digits(bare)
+
+
+def _letters_and_digits(name: pl.Expr) -> pl.Expr:
+    return name.str.to_lowercase().str.replace_all(r"[^a-z0-9]", "")
+
+
+def _with_spelled(rows: pl.DataFrame, known: pl.Series, name: str, found: str) -> pl.DataFrame:
+    """Adds `found`: the one model whose id is spelled like the column `name`, null where none or several
+    are.
+    """
+    own = _letters_and_digits(pl.col("_id").str.replace(r"^.*/", ""))
+    ids = known.to_frame("_id").with_columns(_spelling=own)
+    alone = ids.filter(pl.len().over("_spelling") == 1).rename({"_id": found})
+    return (
+        rows.with_columns(_spelling=spelling(pl.col(name)))
+        .join(alone, on="_spelling", how="left", maintain_order="left")
+        .drop("_spelling")
+    )
 
 
 def with_alias_id(

@@ -12,6 +12,7 @@ from estimator.attention_state import (
     layer_kv_bytes,
     layer_state_bytes,
     read_positions,
+    with_engine_settings,
 )
 from estimator.parallel import kv_replication
 from estimator.prefill import SCORED_MIXERS
@@ -114,6 +115,7 @@ def cache_at_depth(
             n_gpus=one if ranks is None else ranks.cast(pl.Int64),
         )
         .join(layers, on="model")
+        .pipe(with_engine_settings)
         .with_columns(
             kept=layer_kv_bytes(cached_positions()),
             read=layer_kv_bytes(read_positions(), reads=True),

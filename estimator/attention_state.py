@@ -9,14 +9,26 @@ none; DeepSeek-V4 keeps one entry per `kv_compression` positions beside its wind
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 import polars as pl
 
 STATE_BYTES: Final = 4  # recurrent state is float32 in every engine we know
 CONV_BYTES: Final = 2  # convolution state in the compute type; llama.cpp keeps 4
+HALF_STATE_BYTES: Final = 2
 _CACHED: Final = ("full", "sliding", "chunked", "mla")
+# What an engine's format adds to elements x bytes, null where it adds nothing: scales per token and KV head,
+# or per row of keys or values of a layer, bytes of an indexer's key, whole bytes of a sparse latent, and the
+# architectures ("a;b") whose recurrent state it keeps in 16 bit.
+ENGINE_SETTINGS: Final[dict[str, type[pl.DataType]]] = {
+    "k_bytes_per_head": pl.Float64,
+    "v_bytes_per_head": pl.Float64,
+    "bytes_per_row": pl.Float64,
+    "index_bytes_per_element": pl.Float64,
+    "sparse_latent_bytes": pl.Float64,
+    "half_state_types": pl.String,
+}
 
 
 def kv_cache_bytes(
@@ -47,12 +59,12 @@ def cache_bytes_by_setting(
     layers: pl.LazyFrame, settings: pl.LazyFrame, conv_bytes: int = CONV_BYTES
 ) -> pl.LazyFrame:
     """As `kv_cache_bytes` for every row of `settings` (context_tokens, k_bytes_per_element,
-    v_bytes_per_element, n_gpus, and any other columns, which are kept): one row per model and setting, bytes
-    per GPU.
+    v_bytes_per_element, n_gpus, those of `ENGINE_SETTINGS` that hold, and any other columns, which are kept):
+    one row per model and setting, bytes per GPU. `layers` has model_type where `half_state_types` is given.
     """
     keys = list(settings.collect_schema())
     count = pl.col("n_layers").cast(pl.Int64)
-    per_layer = layers.join(settings, how="cross").with_columns(
+    per_layer = with_engine_settings(layers.join(settings, how="cross")).with_columns(
         kv=layer_kv_bytes(cached_positions()),
         kv_read=layer_kv_bytes(read_positions(), reads=True),
         state=layer_state_bytes(conv_bytes),
@@ -61,6 +73,21 @@ def cache_bytes_by_setting(
         kv_bytes=(pl.col("kv") * count).sum(),
         state_bytes=(pl.col("state") * count).sum(),
         kv_read_bytes=((pl.col("kv_read") + 2 * pl.col("state")) * count).sum(),
+    )
+
+
+def with_engine_settings(frame: pl.LazyFrame) -> pl.LazyFrame:
+    """Layers beside settings, ready for the formulas below: what `ENGINE_SETTINGS` or model_type lacks is
+    null.
+    """
+    return with_missing(frame, {**ENGINE_SETTINGS, "model_type": pl.String})
+
+
+def with_missing(frame: pl.LazyFrame, columns: Mapping[str, type[pl.DataType]]) -> pl.LazyFrame:
+    """The frame with those of `columns` that it lacks added as nulls."""
+    known = frame.collect_schema()
+    return frame.with_columns(
+        pl.lit(None, dtype=dtype).alias(name) for name, dtype in columns.items() if name not in known
     )
 
 
@@ -104,10 +131,13 @@ def kv_heads_per_gpu() -> pl.Expr:
 
 
 def head_cache_bytes(positions: pl.Expr) -> pl.Expr:
-    """K and V of every KV head at every kept position."""
-    keys = positions * kv_heads_per_gpu() * pl.col("k_head_dim").cast(pl.Int64)
-    values = positions * kv_heads_per_gpu() * pl.col("v_head_dim").cast(pl.Int64)
-    return _bytes(keys, "k_bytes_per_element") + _bytes(values, "v_bytes_per_element")
+    """K and V of every KV head at every kept position, with the scales that a format keeps per head."""
+    heads = positions * kv_heads_per_gpu()
+    keys, values = heads * pl.col("k_head_dim").cast(pl.Int64), heads * pl.col("v_head_dim").cast(pl.Int64)
+    elements = _bytes(keys, "k_bytes_per_element") + _bytes(values, "v_bytes_per_element")
+    per_head = pl.col("k_bytes_per_head").fill_null(0) + pl.col("v_bytes_per_head").fill_null(0)
+    per_position = heads * per_head + 2 * positions * pl.col("bytes_per_row").fill_null(0)
+    return elements + per_position.ceil().cast(pl.Int64)
 
 
 def cross_cache_bytes(image_positions: pl.Expr) -> pl.Expr:
@@ -119,9 +149,30 @@ def cross_cache_bytes(image_positions: pl.Expr) -> pl.Expr:
 
 def latent_cache_bytes(positions: pl.Expr) -> pl.Expr:
     """One latent per position, whole on every GPU, and one indexer key per position of the whole context."""
-    latent = positions * pl.col("latent_dim").cast(pl.Int64)
-    kept = cached_positions() * pl.col("index_head_dim").cast(pl.Int64).fill_null(0)
-    return _bytes(latent, "k_bytes_per_element") + _bytes(kept, "k_bytes_per_element")
+    return latent_bytes(positions) + index_key_bytes(cached_positions())
+
+
+def latent_bytes(positions: pl.Expr) -> pl.Expr:
+    """Latents of that many positions; sparse ones take whole bytes where the engine lays them out so.
+
+    vLLM v1/attention/backends/mla/flashmla_sparse.py of 0.33.0: 512 fp8, 16 bytes of scales, 128 of rope.
+    """
+    plain = _bytes(positions * pl.col("latent_dim").cast(pl.Int64), "k_bytes_per_element")
+    is_sparse = pl.col("index_head_dim").is_not_null() & pl.col("sparse_latent_bytes").is_not_null()
+    laid_out = (positions * pl.col("sparse_latent_bytes")).ceil().cast(pl.Int64)
+    row = (positions * pl.col("bytes_per_row").fill_null(0)).ceil().cast(pl.Int64)
+    return pl.when(is_sparse).then(laid_out).otherwise(plain + row)
+
+
+def index_key_bytes(positions: pl.Expr) -> pl.Expr:
+    """Keys of a sparse layer's indexer; in the cache's type unless the engine has a type of its own for them.
+
+    vLLM and SGLang: fp8 and one f32 scale per 128 elements (model_executor/models/deepseek_v2.py of vLLM
+    0.33.0, mem_cache/memory_pool.py of SGLang 0.5.23).
+    """
+    elements = positions * pl.col("index_head_dim").cast(pl.Int64).fill_null(0)
+    own = pl.coalesce("index_bytes_per_element", "k_bytes_per_element")
+    return (elements * own).ceil().cast(pl.Int64)
 
 
 def compressed_cache_bytes(reads: bool = False) -> pl.Expr:
@@ -146,7 +197,15 @@ def layer_state_bytes(conv_bytes: int = CONV_BYTES) -> pl.Expr:
     ranks = pl.col("n_gpus")
     state = (pl.col("f32_state_elements").cast(pl.Int64) + ranks - 1) // ranks
     convolution = (pl.col("conv_state_elements").cast(pl.Int64) + ranks - 1) // ranks
-    return state * STATE_BYTES + convolution * conv_bytes
+    return state * state_element_bytes() + convolution * conv_bytes
+
+
+def state_element_bytes() -> pl.Expr:
+    """Bytes per element of recurrent state: 4, or 2 for the architectures an engine keeps in the model's
+    type.
+    """
+    is_half = pl.col("half_state_types").str.split(";").list.contains(pl.col("model_type"))
+    return pl.when(is_half.fill_null(False)).then(HALF_STATE_BYTES).otherwise(STATE_BYTES)
 
 
 def _bytes(elements: pl.Expr, element_bytes: str) -> pl.Expr:

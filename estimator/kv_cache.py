@@ -10,11 +10,15 @@ import polars as pl
 
 from estimator.attention_state import (
     CONV_BYTES,
+    ENGINE_SETTINGS,
     cache_bytes_by_setting,
     cached_positions,
     layer_kv_bytes,
     layer_state_bytes,
+    with_engine_settings,
+    with_missing,
 )
+from estimator.engine_cache import RULES, engine_cache_rules, reserved_cache
 from estimator.parallel import fullest_stage_fraction, tensor_ranks
 
 LLAMA_CPP_CONV_BYTES = 4
@@ -24,12 +28,11 @@ LLAMA_CPP_WITHOUT_WINDOWS = ("mistral", "phi3", "starcoder2")
 
 
 def window_cells(window_tokens: pl.Expr, context_tokens: pl.Expr) -> pl.Expr:
-    """Positions an engine keeps of a sliding window or chunk: the windows of its slots and the tokens in
-    flight, in whole steps.
+    """Positions llama.cpp keeps of a sliding window or chunk: the windows of its slots and one micro-batch,
+    in whole steps.
 
-    Reads slots, window_slack_tokens and window_step_tokens of the engine. llama.cpp with a unified cache:
-    pad(min(C, W x slots + ubatch), 256) (llama-kv-cache-iswa.cpp at 0c1e57098). vLLM:
-    ceil((W - 1 + in flight) / block) + 1 blocks (v1/kv_cache_interface.py of 0.33.0). Null windows stay null.
+    Reads slots, window_slack_tokens and window_step_tokens. With a unified cache:
+    pad(min(C, W x slots + ubatch), 256) (llama-kv-cache-iswa.cpp at 0c1e57098). Null windows stay null.
     """
     step = pl.col("window_step_tokens")
     cells = (window_tokens * pl.col("slots") + pl.col("window_slack_tokens") + step - 1) // step * step
@@ -38,27 +41,23 @@ def window_cells(window_tokens: pl.Expr, context_tokens: pl.Expr) -> pl.Expr:
 
 def engine_windows(frameworks: pl.LazyFrame, steps: pl.LazyFrame) -> pl.LazyFrame:
     """Per framework, how it keeps windows and state: slots, window_slack_tokens, window_step_tokens,
-    is_llama_cpp.
+    is_llama_cpp, and the columns of `engine_cache.RULES`.
 
-    `frameworks` and `steps`: the tables frameworks and framework_steps. An engine that states neither a block
-    nor a context step keeps exactly the window; one that states no slots has one.
+    `frameworks` and `steps`: the tables frameworks and framework_steps. The first three are read for
+    llama.cpp and its wrappers alone. An engine that states no slots has one.
     """
-    in_flight = steps.filter((pl.col("setting") == "prefill_tokens") & (pl.col("at_least") == 0)).select(
-        "framework", in_flight_tokens=pl.col("value").cast(pl.Int64)
-    )
-    block = pl.col("profile_kv_block_tokens").cast(pl.Int64)
     is_llama_cpp = (pl.col("activation_rule").cast(pl.String) == "llama_cpp_compute_buffer").fill_null(False)
     micro_batch = pl.when(is_llama_cpp).then(pl.col("profile_ubatch_tokens").cast(pl.Int64))
-    paged = pl.when(pl.col("in_flight_tokens").is_not_null()).then(pl.col("in_flight_tokens") + block - 1)
-    return frameworks.join(in_flight, on="framework", how="left").select(
+    own = frameworks.select(
         "framework",
         is_llama_cpp=is_llama_cpp,
         slots=pl.col("profile_slots").cast(pl.Int64).fill_null(1),
-        window_slack_tokens=pl.coalesce(paged, micro_batch, pl.lit(0, pl.Int64)),
+        window_slack_tokens=pl.coalesce(micro_batch, pl.lit(0, pl.Int64)),
         window_step_tokens=pl.coalesce(
-            block, pl.col("profile_context_step_tokens").cast(pl.Int64), pl.lit(1, pl.Int64)
+            pl.col("profile_context_step_tokens").cast(pl.Int64), pl.lit(1, pl.Int64)
         ),
     )
+    return own.join(engine_cache_rules(frameworks, steps), on="framework")
 
 
 def kv_cache(
@@ -71,66 +70,87 @@ def kv_cache(
     """The table `kv_cache`: model x framework x kv_dtype x context_tokens x n_gpus -> bytes.
 
     `models`: model, model_type, n_layers, model_citation; `layers`: the table; `storages`: framework,
-    parallel_mode, kv_dtype, k_bytes_per_element, v_bytes_per_element, kv_dtype_citation and the columns of
-    `engine_windows`. Out: needed_bytes and reserved_bytes on the fullest GPU, read_bytes and start_read_bytes
-    (what one token reads on all GPUs together, replicated heads and latents on each of them: with the cache
-    full, and with it empty, which is recurrent state only).
+    parallel_mode, kv_dtype, k_bytes_per_element, v_bytes_per_element, kv_dtype_citation, the columns of
+    `engine_windows`, of `engine_cache.RULES` and of `attention_state.ENGINE_SETTINGS` (those missing count as
+    nulls). Out: needed_bytes and reserved_bytes on the fullest GPU, read_bytes and start_read_bytes (what one
+    token reads on all GPUs together, replicated heads and latents on each of them: with the cache full, and
+    with it empty, which is recurrent state only), reserve_flag (which flag changes what is reserved).
     """
-    settings = _settings(storages, contexts, n_gpus)
-    # Distinct settings are computed once; what each rank reads is summed over the ranks after the join.
-    rows = pl.concat(
-        [
-            _cache_rows(
-                layers,
-                llama_cpp_layers(layers, models),
-                settings.filter(pl.col("is_llama_cpp")),
-                LLAMA_CPP_CONV_BYTES,
-            ),
-            _cache_rows(layers, layers, settings.filter(~pl.col("is_llama_cpp")), CONV_BYTES),
-        ]
-    )
-    keys = ["context_tokens", "k_bytes_per_element", "v_bytes_per_element", "is_llama_cpp", "slots",
-            "window_slack_tokens", "window_step_tokens"]  # fmt: skip
     wide = (
-        storages.join(contexts, how="cross")
+        with_missing(storages, RULES | ENGINE_SETTINGS)
+        .join(contexts, how="cross")
         .join(n_gpus, how="cross")
         .filter((pl.col("n_gpus") == 1) | (pl.col("parallel_mode") != "none"))
         .with_columns(pl.col("context_tokens").cast(pl.Int64), ranks=tensor_ranks().cast(pl.Int64))
     )
-    joined = wide.join(rows, left_on=[*keys, "ranks"], right_on=[*keys, "n_gpus"]).join(models, on="model")
-    stage = fullest_stage_fraction()
-    return joined.select(
-        "model",
-        "framework",
-        "kv_dtype",
-        pl.col("context_tokens").cast(pl.Int32),
-        pl.col("n_gpus").cast(pl.Int16),
-        needed_bytes=(pl.col("needed_bytes") * stage).ceil().cast(pl.Int64),
-        reserved_bytes=(pl.col("reserved_bytes") * stage).ceil().cast(pl.Int64),
-        read_bytes=pl.col("read_bytes") * pl.col("ranks"),
-        start_read_bytes=pl.col("start_read_bytes") * pl.col("ranks"),
-        model_citation="model_citation",
-        kv_dtype_citation="kv_dtype_citation",
-    ).sort("model", "framework", "kv_dtype", "context_tokens", "n_gpus")
-
-
-def _settings(storages: pl.LazyFrame, contexts: pl.LazyFrame, n_gpus: pl.LazyFrame) -> pl.LazyFrame:
-    """Distinct settings that change bytes: many frameworks share one, so each is computed once."""
-    return (
-        storages.join(contexts, how="cross")
-        .join(n_gpus, how="cross")
-        .select(
-            pl.col("context_tokens").cast(pl.Int64),
-            pl.col("k_bytes_per_element").cast(pl.Float64),
-            pl.col("v_bytes_per_element").cast(pl.Float64),
-            tensor_ranks().cast(pl.Int64).alias("n_gpus"),
-            "is_llama_cpp",
-            "slots",
-            "window_slack_tokens",
-            "window_step_tokens",
-        )
-        .unique(maintain_order=True)
+    typed = layers.join(models.select("model", "model_type"), on="model")
+    rows = pl.concat(
+        [
+            _llama_cpp_rows(layers, models, wide.filter("is_llama_cpp")),
+            _engine_rows(typed, wide.filter(~pl.col("is_llama_cpp"))),
+        ],
+        how="diagonal",
     )
+    stage = fullest_stage_fraction()
+    return (
+        rows.join(models, on="model")
+        .select(
+            "model",
+            "framework",
+            "kv_dtype",
+            pl.col("context_tokens").cast(pl.Int32),
+            pl.col("n_gpus").cast(pl.Int16),
+            needed_bytes=(pl.col("needed_bytes") * stage).ceil().cast(pl.Int64),
+            reserved_bytes=(pl.col("reserved_bytes") * stage).ceil().cast(pl.Int64),
+            read_bytes=pl.col("read_bytes") * pl.col("ranks"),
+            start_read_bytes=pl.col("start_read_bytes") * pl.col("ranks"),
+            reserve_flag="reserve_flag",
+            model_citation="model_citation",
+            kv_dtype_citation="kv_dtype_citation",
+        )
+        .sort("model", "framework", "kv_dtype", "context_tokens", "n_gpus")
+    )
+
+
+def _llama_cpp_rows(layers: pl.LazyFrame, models: pl.LazyFrame, wide: pl.LazyFrame) -> pl.LazyFrame:
+    """What llama.cpp and its wrappers need and reserve per rank, beside the columns of `wide`."""
+    keys = ["context_tokens", "k_bytes_per_element", "v_bytes_per_element", "is_llama_cpp", "slots",
+            "window_slack_tokens", "window_step_tokens"]  # fmt: skip
+    settings = wide.select(*keys, n_gpus="ranks").unique(maintain_order=True)
+    bytes_by_setting = _cache_rows(layers, llama_cpp_layers(layers, models), settings, LLAMA_CPP_CONV_BYTES)
+    flags = layers.group_by("model").agg(
+        has_window=(pl.col("mixer").is_in(["sliding", "chunked"])).any(),
+        has_state=(pl.col("f32_state_elements") > 0).any(),
+    )
+    flag = (
+        pl.when("has_window").then("window_flag").when("has_state").then("state_flag").otherwise("block_flag")
+    )
+    return (
+        wide.join(bytes_by_setting, left_on=[*keys, "ranks"], right_on=[*keys, "n_gpus"])
+        .join(flags, on="model")
+        .with_columns(reserve_flag=flag)
+    )
+
+
+def _engine_rows(layers: pl.LazyFrame, wide: pl.LazyFrame) -> pl.LazyFrame:
+    """What the other engines need and reserve per rank: each distinct setting is computed once."""
+    keys = ["context_tokens", "ranks", "k_bytes_per_element", "v_bytes_per_element",
+            *dict.fromkeys([*ENGINE_SETTINGS, *RULES])]  # fmt: skip
+    # Sorted, because the settings are laid out once for every branch below and must be numbered alike.
+    distinct = wide.select(keys).unique().sort(keys).with_columns(setting=pl.int_range(pl.len()))
+    settings = distinct.rename({"ranks": "n_gpus"}).with_columns(
+        pl.col("k_bytes_per_element", "v_bytes_per_element").cast(pl.Float64)
+    )
+    needed = cache_bytes_by_setting(layers, settings, CONV_BYTES).select(
+        "model",
+        "setting",
+        needed_bytes=pl.col("kv_bytes") + pl.col("state_bytes"),
+        start_read_bytes=2 * pl.col("state_bytes"),
+        read_bytes=pl.col("kv_read_bytes"),
+    )
+    reserved = reserved_cache(layers, settings)
+    numbered = wide.join(distinct, on=keys, nulls_equal=True)
+    return numbered.join(needed.join(reserved, on=["model", "setting"]), on="setting")
 
 
 def llama_cpp_layers(layers: pl.LazyFrame, models: pl.LazyFrame) -> pl.LazyFrame:
@@ -157,7 +177,7 @@ def _cache_rows(
         start_read_bytes=2 * pl.col("state_bytes"),
         read_bytes=pl.col("kv_read_bytes"),
     )
-    widened = engine_layers.join(settings, how="cross").with_columns(
+    widened = with_engine_settings(engine_layers.join(settings, how="cross")).with_columns(
         window_tokens=window_cells(pl.col("window_tokens").cast(pl.Int64), pl.col("context_tokens"))
     )
     reserved = _reserved(widened, keys, conv_bytes)

@@ -10,20 +10,21 @@ from __future__ import annotations
 
 import polars as pl
 
-BYTES_PER_MIB = 2**20
+from estimator.engine_runtime import (
+    BYTES_PER_MIB,
+    SIZED_RULES,
+    constant,
+    fixed_bytes,
+    sized_compute_bytes,
+    smallest_steps,
+)
+
 F32_BYTES = 4
 MASK_BYTES = 2
 GATED_MATRICES = 3
 PIPELINE_MASK_COPIES = 3
-ACTIVATION_FLOOR_MIB = 70.0
 LLAMA_CPP_UBATCH = 512
 LLAMA_CPP_CELL_STEP = 256
-VLLM_BATCHED_TOKENS = 2048
-SGLANG_PREFILL_TOKENS = 2048
-BACKEND_CONTEXT_MIB = 457.0
-METAL_CONTEXT_MIB = 512.0
-ACTIVATION_FACTOR_DENSE = {1: 11.0, 2: 6.5, 4: 5.0, 8: 5.0}
-ACTIVATION_FACTOR_MOE = {1: 22.0, 2: 13.0, 4: 10.0, 8: 10.0}
 
 
 def is_gated() -> pl.Expr:
@@ -93,33 +94,7 @@ def llama_cpp_compute_bytes() -> pl.Expr:
     return single + pl.when(pl.col("n_gpus") > 1).then(pipeline).otherwise(0.0)
 
 
-def activation_bytes() -> pl.Expr:
-    """Peak activations of the tensor-parallel servers: 2 x tokens x attention width x factor, at least 70
-    MiB.
-
-    The factor falls with tensor parallelism (11, 6.5, 5, 5 for 1, 2, 4, 8 GPUs; twice that for MoE), tokens
-    are the 2,048 batched by default. Source: ai-dynamo/aiconfigurator@095f58a backend memory model.
-    """
-    n_gpus = pl.col("n_gpus").cast(pl.Int64)
-    dense = n_gpus.replace_strict(ACTIVATION_FACTOR_DENSE, default=5.0, return_dtype=pl.Float64)
-    moe = n_gpus.replace_strict(ACTIVATION_FACTOR_MOE, default=10.0, return_dtype=pl.Float64)
-    factor = pl.when(pl.col("is_moe")).then(moe).otherwise(dense)
-    peak = 2.0 * VLLM_BATCHED_TOKENS * pl.col("attention_width") * factor
-    return pl.max_horizontal(peak, pl.lit(ACTIVATION_FLOOR_MIB * BYTES_PER_MIB))
-
-
-def reserve_bytes() -> pl.Expr:
-    """What SGLang keeps out of its static pool: base + per prefill token + per GPU, at 2,048 prefill tokens.
-
-    Source: sglang 0.5.23 srt/arg_groups/memory_hook.py:294-325. Larger cards prefill more tokens at once.
-    """
-    prefill = pl.col("reserve_per_prefill_token_mib") * SGLANG_PREFILL_TOKENS
-    return (
-        pl.col("reserve_base_mib") + prefill + pl.col("reserve_per_gpu_mib") * pl.col("n_gpus")
-    ) * BYTES_PER_MIB
-
-
-def compute_bytes() -> pl.Expr:
+def compute_bytes(coefficients: pl.DataFrame) -> pl.Expr:
     """Compute memory by the framework's activation_rule; an engine without a stated rule has the activation
     floor.
     """
@@ -127,47 +102,36 @@ def compute_bytes() -> pl.Expr:
     return (
         pl.when(rule == "llama_cpp_compute_buffer")
         .then(llama_cpp_compute_bytes())
-        .when(rule == "vllm_activation")
-        .then(activation_bytes())
-        .when(rule == "sglang_reserve")
-        .then(reserve_bytes())
-        .otherwise(ACTIVATION_FLOOR_MIB * BYTES_PER_MIB)
+        .when(rule.is_in(SIZED_RULES))
+        .then(sized_compute_bytes(coefficients))
+        .otherwise(constant(coefficients, "activation_floor", "all") * BYTES_PER_MIB)
     )
-
-
-def fixed_bytes() -> pl.Expr:
-    """Context, libraries and CUDA graphs per GPU from the framework's facts, in bytes.
-
-    A framework that states no overhead of its own still has the backend's context: 457 MiB, on Metal 512 MiB
-    (Ollama fb30760 ml/device.go:356, the least memory it reserves per device). SGLang's reserve contains it.
-    """
-    on_metal = pl.col("backend") == "metal"
-    metal = pl.coalesce("overhead_metal_mib", pl.lit(METAL_CONTEXT_MIB))
-    other = pl.coalesce("overhead_mib", pl.lit(BACKEND_CONTEXT_MIB))
-    context = (
-        pl.when(pl.col("activation_rule").cast(pl.String) == "sglang_reserve")
-        .then(0.0)
-        .otherwise(pl.when(on_metal).then(metal).otherwise(other))
-    )
-    return (context + pl.col("graph_mib").fill_null(0.0)) * BYTES_PER_MIB
 
 
 def runtime(
-    shapes: pl.LazyFrame, stacks: pl.LazyFrame, contexts: pl.LazyFrame, n_gpus: pl.LazyFrame
+    shapes: pl.LazyFrame,
+    stacks: pl.LazyFrame,
+    contexts: pl.LazyFrame,
+    n_gpus: pl.LazyFrame,
+    steps: pl.LazyFrame,
+    coefficients: pl.DataFrame,
 ) -> pl.LazyFrame:
-    """The table `runtime`: model x framework x backend x context_tokens x n_gpus -> bytes per GPU.
+    """The table `runtime`: model x framework x backend x context_tokens x n_gpus -> bytes per GPU, on the
+    smallest GPUs (`engine_runtime.runtime_steps` says what larger ones take beside it).
 
     `shapes`: model, is_moe, hidden_size, ffn_size, ffn_matrices, expert_ffn_size, n_experts_used,
     attention_width, absorbed_width, window_tokens (see `attention_shapes`); `stacks`: framework, backend,
-    activation_rule, profile_slots, overhead_mib, overhead_metal_mib, graph_mib, reserve_base_mib,
-    reserve_per_prefill_token_mib, reserve_per_gpu_mib, framework_citation; `contexts`, `n_gpus`: one column
-    each.
+    and the facts of the table frameworks, framework_citation; `contexts`, `n_gpus`: one column each; `steps`:
+    the table framework_steps; `coefficients`: the table.
     """
     rows = (
-        shapes.join(stacks, how="cross")
+        shapes.join(smallest_steps(stacks, steps), how="cross")
         .join(contexts, how="cross")
         .join(n_gpus, how="cross")
-        .with_columns(compute_buffer_bytes=compute_bytes().ceil(), context_bytes=fixed_bytes().ceil())
+        .with_columns(
+            compute_buffer_bytes=compute_bytes(coefficients).ceil(),
+            context_bytes=fixed_bytes(coefficients).ceil(),
+        )
     )
     return rows.select(
         "model",

@@ -50,6 +50,10 @@ def formats(
         "kv_dtype",
         "k_bytes_per_element",
         "v_bytes_per_element",
+        "k_bytes_per_head",
+        "v_bytes_per_head",
+        "sparse_latent_bytes",
+        "bytes_per_row",
         kv_dtype_citation="citation",
     )
     return (

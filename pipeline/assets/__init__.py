@@ -5,16 +5,32 @@ from collections.abc import Sequence
 import dagster as dg
 
 from pipeline.assets.cubes import cube_assets
-from pipeline.assets.evidence import accuracy, anchor_residuals, anchor_resolution, best_fit, rule_of_thumb
-from pipeline.assets.factors import kv_cache, runtime, weights
+from pipeline.assets.evidence import (
+    accuracy,
+    anchor_residuals,
+    anchor_resolution,
+    best_fit,
+    memory_accuracy,
+    memory_residuals,
+    rule_of_thumb,
+)
+from pipeline.assets.factors import kv_cache, runtime, runtime_steps, weights
 from pipeline.assets.release import release_asset
 from pipeline.assets.sources import ReadSources, source_assets
 from pipeline.partitions import gpu_partitions
 from pipeline.project import Project
 from warehouse.dictionary import tables
 
-FACTORS = (weights, kv_cache, runtime)
-EVIDENCE = (anchor_residuals, anchor_resolution, accuracy, best_fit, rule_of_thumb)
+FACTORS = (weights, kv_cache, runtime, runtime_steps)
+EVIDENCE = (
+    anchor_residuals,
+    anchor_resolution,
+    accuracy,
+    memory_residuals,
+    memory_accuracy,
+    best_fit,
+    rule_of_thumb,
+)
 
 
 def all_assets(built: Project, gpus: Sequence[str], read: ReadSources) -> list[dg.AssetsDefinition]:

@@ -6,8 +6,11 @@ import polars as pl
 from estimator import accuracy as judged
 from estimator import anchor_resolution as resolution
 from estimator import best_fit as answers
+from estimator import memory_accuracy as memory_judged
+from estimator import memory_residuals as memory_beside
 from estimator import residuals
 from estimator import rule_of_thumb as page
+from estimator import runtime as runtimes
 from pipeline import grid_tables
 from pipeline.assets.table_asset import table_asset
 from pipeline.grid_resource import ProjectGrid
@@ -30,6 +33,32 @@ def accuracy(
 ) -> pl.LazyFrame:
     """Errors of the estimates by metric and group."""
     return judged.accuracy(anchor_residuals, gpus, models, quants)
+
+
+@table_asset()
+def memory_residuals(
+    memory_logs: pl.LazyFrame,
+    memory_flags: pl.LazyFrame,
+    models: pl.LazyFrame,
+    layers: pl.LazyFrame,
+    frameworks: pl.LazyFrame,
+    quants: pl.LazyFrame,
+    kv_dtypes: pl.LazyFrame,
+    latent_modes: pl.LazyFrame,
+) -> pl.LazyFrame:
+    """An estimate for exactly the setting of every memory log, beside what it says."""
+    shapes = runtimes.attention_shapes(layers)
+    return memory_beside.memory_residuals(
+        memory_logs, models, layers, shapes, frameworks, quants, kv_dtypes, latent_modes, memory_flags
+    )
+
+
+@table_asset()
+def memory_accuracy(
+    memory_residuals: pl.LazyFrame, memory_logs: pl.LazyFrame, models: pl.LazyFrame
+) -> pl.LazyFrame:
+    """Errors of the memory estimates by figure and group."""
+    return memory_judged.memory_accuracy(memory_residuals, memory_logs, models)
 
 
 @table_asset()

@@ -3,6 +3,7 @@
 import dagster as dg
 import polars as pl
 
+from estimator import engine_runtime as engine_runtimes
 from estimator import kv_cache as kv_caches
 from estimator import runtime as runtimes
 from estimator import weights as weight_bytes
@@ -56,8 +57,10 @@ def runtime(
     models: pl.LazyFrame,
     layers: pl.LazyFrame,
     frameworks: pl.LazyFrame,
+    framework_steps: pl.LazyFrame,
     quants: pl.LazyFrame,
     kv_dtypes: pl.LazyFrame,
+    coefficients: pl.DataFrame,
 ) -> pl.LazyFrame:
     """Model x framework x backend x context x n_gpus: bytes of compute buffers, graphs and the context."""
     numbered = grid_tables.formats(grid.grid, frameworks, quants, kv_dtypes)
@@ -67,4 +70,30 @@ def runtime(
         grid_tables.stacks(numbered, frameworks),
         grid_tables.contexts(grid.span).lazy(),
         grid_tables.gpu_counts(grid.span).lazy(),
+        framework_steps,
+        coefficients,
+    )
+
+
+@table_asset()
+def runtime_steps(
+    grid: dg.ResourceParam[ProjectGrid],
+    models: pl.LazyFrame,
+    layers: pl.LazyFrame,
+    frameworks: pl.LazyFrame,
+    framework_steps: pl.LazyFrame,
+    quants: pl.LazyFrame,
+    kv_dtypes: pl.LazyFrame,
+    coefficients: pl.DataFrame,
+) -> pl.LazyFrame:
+    """Model x framework x n_gpus x GPU memory: bytes that engines take beyond `runtime` on larger GPUs."""
+    numbered = grid_tables.formats(grid.grid, frameworks, quants, kv_dtypes)
+    spanned = grid_tables.published_models(models, grid.span)
+    engines = grid_tables.stacks(numbered, frameworks).unique("framework", keep="any").drop("backend")
+    return engine_runtimes.runtime_steps(
+        spanned.join(runtimes.attention_shapes(layers), on="model"),
+        engines,
+        grid_tables.gpu_counts(grid.span).lazy(),
+        framework_steps,
+        coefficients,
     )

@@ -1,4 +1,6 @@
-"""Reads `sources/coefficients/*.csv`: the fitted constants of the speed formulas, one file per formula."""
+"""Reads `sources/coefficients/*.csv`: the constants of the formulas, one file per formula; those of speed are
+fitted, those of runtime memory are others' published ones.
+"""
 
 from __future__ import annotations
 
@@ -19,6 +21,13 @@ FOLDER: Final = "coefficients"
 BLOCKS: Final = {
     "decode": ("mu", "fam", "eng", "qc", "qb", "t0", "t0eb", "kv", "kvb", "ceil", "ceilv", "moe", "multi"),
     "prefill": ("mu", "fam", "eng", "qc", "qb", "t0", "t0eb", "kv", "kvb", "moe", "multi", "prompt"),
+    "runtime": (
+        "activation_factor",
+        "activation_floor",
+        "backend_context",
+        "communication",
+        "prefill_tokens",
+    ),
     "serving": ("global", "capacity", "ttft_floor", "pcie_lane"),
     "interval": tuple(
         f"{what}_{end}" for what in ("decode", "prefill", "serving") for end in ("low", "high")

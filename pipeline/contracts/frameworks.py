@@ -54,6 +54,25 @@ class Memory(Strict):
         return self
 
 
+class Cache(Strict):
+    """How the engine lays the KV cache out, and the flags that change what it reserves."""
+
+    layout: Literal["block_groups", "window_share", "whole", "layers"] | None = None
+    batches_in_flight: PositiveShort | None = None
+    window_margin_tokens: PositiveInt | None = None
+    window_share: Annotated[float, Field(gt=0, le=1)] | None = None
+    keeps_chunks_whole: bool | None = None
+    latent_block_tokens: PositiveInt | None = None
+    state_pages: PositiveShort | None = None
+    index_bytes_per_element: Annotated[float, Field(gt=0, le=4)] | None = None
+    half_state_types: list[Text] | None = None
+    block_flag: Text | None = None
+    window_flag: Text | None = None
+    chunk_flag: Text | None = None
+    state_flag: Text | None = None
+    latent_flag: Text | None = None
+
+
 class Runtime(Strict):
     """Runtime memory that depends on neither model nor context, and the rule for what does."""
 
@@ -66,6 +85,8 @@ class Runtime(Strict):
     reserve_per_prefill_token_mib: NotNegative | None = None
     reserve_per_gpu_mib: NotNegative | None = None
     reserve_per_graph_batch_mib: NotNegative | None = None
+    reserve_per_prefill_graph_mib: NotNegative | None = None
+    reserve_latent_graphs_mib: NotNegative | None = None
     reserve_floor_mib: NotNegative | None = None
     reserve_floor_above_gib: NotNegative | None = None
     reserve_first_gpu_mib: NotNegative | None = None
@@ -101,6 +122,7 @@ class FrameworkRecord(Strict):
     note: Text | None = None
     profile: Profile = Profile()
     memory: Memory = Memory()
+    cache: Cache = Cache()
     runtime: Runtime = Runtime()
     speculation: Speculation = Speculation()
     step: list[Step] = Field(default_factory=list)
@@ -179,12 +201,15 @@ def _row(framework: str, records: Mapping[str, FrameworkRecord]) -> dict[str, An
     profile = _inherited(record.profile, engine.profile)
     runtime = _inherited(record.runtime, engine.runtime)
     memory = _inherited(record.memory, engine.memory)
+    cache = _inherited(record.cache, engine.cache)
+    cache["half_state_types"] = ";".join(cache["half_state_types"] or []) or None
     first_citation = next(iter(record.cite))
     return {
         "framework": framework, "name": record.name, "version": record.version, "role": record.role,
         "engine": record.engine or framework, "backends": ";".join(record.backends) or None,
         "parallel_mode": record.parallel_mode, "serves": record.serves,
         **{f"profile_{name}": value for name, value in profile.items()},
+        **{f"cache_{name}": value for name, value in cache.items()},
         "memory_policy": memory["policy"], "memory_fraction": memory["fraction"],
         **runtime, "activation_rule": runtime["activation"],
         "overhead_mib": runtime["context_mib"], "overhead_metal_mib": runtime["context_metal_mib"],

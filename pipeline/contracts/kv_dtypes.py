@@ -21,7 +21,7 @@ from warehouse.dictionary import polars_schema
 FOLDER = "kv_dtypes"
 _NUMBERS = (
     "k_bytes_per_element", "v_bytes_per_element", "k_bytes_per_head", "v_bytes_per_head",
-    "bytes_per_token_layer",
+    "bytes_per_token_layer", "sparse_latent_bytes", "bytes_per_row",
     "head_dim_multiple",
 )  # fmt: skip
 
@@ -36,6 +36,8 @@ class KvDtypeRow(StrictRow):
     k_bytes_per_head: Annotated[float, Field(gt=0)] | None = None
     v_bytes_per_head: Annotated[float, Field(gt=0)] | None = None
     bytes_per_token_layer: Annotated[float, Field(gt=0)] | None = None
+    sparse_latent_bytes: Annotated[float, Field(gt=0)] | None = None
+    bytes_per_row: Annotated[float, Field(gt=0)] | None = None
     head_dim_multiple: PositiveShort | None = None
     flag: Text | None = None
     is_default: bool

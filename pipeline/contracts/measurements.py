@@ -28,6 +28,7 @@ from pipeline.contracts.citing import CitationUse
 from pipeline.contracts.claims import read_claims
 from pipeline.contracts.faults import FaultLog
 from pipeline.contracts.file_sizes import read_file_sizes
+from pipeline.contracts.memory_flags import read_memory_flags
 from pipeline.contracts.memory_logs import read_memory_logs
 from pipeline.contracts.serving_anchors import read_serving_anchors
 
@@ -37,7 +38,8 @@ KINDS = ("gpu", "model", "quant", "framework")
 def read_measurements(
     root: Path, tables: Mapping[str, pl.DataFrame], log: FaultLog, use: CitationUse
 ) -> dict[str, pl.DataFrame]:
-    """anchors, serving_anchors, file_sizes, memory_logs, claims, alias_names and unresolved_names.
+    """anchors, serving_anchors, file_sizes, memory_logs, memory_flags, claims, alias_names and
+    unresolved_names.
 
     `tables` holds gpus, models, quants, frameworks and kv_dtypes. A name that stands for nothing known is a
     state (`unresolved`), an alias that points to an unknown id is a fault.
@@ -49,6 +51,7 @@ def read_measurements(
     things = (tables["gpus"], tables["models"], tables["quants"])
     decode, serving = read_anchors(root, log, use), read_serving_anchors(root, log, use)
     check_anchor_ids(root, pl.concat([decode.get_column("anchor_id"), serving.get_column("anchor_id")]), log)
+    memory_logs = read_memory_logs(root, log, use)
     flags, publishers = read_flags(root, log, use), read_publisher_trust(root, log, use)
 
     def named(rows: pl.DataFrame, used_in: str) -> pl.DataFrame:
@@ -62,9 +65,8 @@ def read_measurements(
         "anchors": decode,
         "serving_anchors": serving,
         "file_sizes": file_size_names(read_file_sizes(root, log, use), aliases, models, quants),
-        "memory_logs": memory_log_names(
-            read_memory_logs(root, log, use), aliases, gpus, models, quants, tables["frameworks"]
-        ),
+        "memory_logs": memory_log_names(memory_logs, aliases, gpus, models, quants, tables["frameworks"]),
+        "memory_flags": read_memory_flags(root, log, use, memory_logs.get_column("log_id").to_list()),
         "claims": read_claims(root, log, use, ids),
         "alias_names": alias_report(aliases),
         "unresolved_names": nearest_ids(unresolved_names(decode, serving), ids),

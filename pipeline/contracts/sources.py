@@ -18,6 +18,7 @@ from pipeline.contracts.gpus import read_gpus
 from pipeline.contracts.grid import GRID_FILE, check_grid_ids, read_grid
 from pipeline.contracts.kv_dtypes import read_kv_dtypes
 from pipeline.contracts.labels import read_labels
+from pipeline.contracts.latent_modes import read_latent_modes
 from pipeline.contracts.launch_templates import read_launch_templates
 from pipeline.contracts.measurements import read_measurements
 from pipeline.contracts.models import read_models
@@ -39,6 +40,7 @@ def read_sources(root: Path) -> dict[str, pl.DataFrame]:
     frameworks = _ids(tables, "frameworks", "framework", log)
     tables["kv_dtypes"] = read_kv_dtypes(root, log, use, frameworks)
     tables["launch_templates"] = read_launch_templates(root, log, use, frameworks)
+    tables["latent_modes"] = read_latent_modes(root, log, use, frameworks)
     caches = _ids(tables, "kv_dtypes", "kv_dtype", log)
     tables |= read_support(root, log, use, frameworks, _ids(tables, "quants", "quant", log), caches)
     tables["coefficients"] = read_coefficients(root, log, use)

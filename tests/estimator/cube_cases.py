@@ -85,6 +85,11 @@ _FORMAT_SCHEMA = {
     else pl.String()
     for name in {**LLAMA_CPP, **Q4_K_M}
 }
+RESERVES = (
+    "reserve_base_mib", "reserve_per_prefill_token_mib", "reserve_per_gpu_mib", "reserve_per_graph_batch_mib",
+    "reserve_per_prefill_graph_mib", "reserve_latent_graphs_mib", "reserve_floor_mib",
+    "reserve_floor_above_gib", "reserve_first_gpu_mib",
+)  # fmt: skip
 # profile and memory facts of sources/frameworks
 PROFILES = pl.LazyFrame(
     {
@@ -97,17 +102,22 @@ PROFILES = pl.LazyFrame(
         "overhead_mib": [457.0, 204.8],
         "overhead_metal_mib": [512.0, None],
         "graph_mib": [None, 368.64],
-        "reserve_base_mib": [None, None],
-        "reserve_per_prefill_token_mib": [None, None],
-        "reserve_per_gpu_mib": [None, None],
+        "profile_batch_tokens": [2048, None],
+        "cache_layout": [None, "block_groups"],
+        "cache_batches_in_flight": [None, 2],
+        "cache_keeps_chunks_whole": [None, True],
+        "cache_latent_block_tokens": [None, 128],
+        "cache_state_pages": [None, 2],
+        "cache_half_state_types": [None, "qwen3_next"],
+        "cache_block_flag": ["--parallel", "--block-size"],
+        "cache_window_flag": ["--swa-full", "--disable-hybrid-kv-cache-manager"],
+        **{name: [None, None] for name in RESERVES},
     },
-    schema_overrides=dict.fromkeys(
-        ("reserve_base_mib", "reserve_per_prefill_token_mib", "reserve_per_gpu_mib"), pl.Float64
-    ),
+    schema_overrides=dict.fromkeys(RESERVES, pl.Float64),
 )
 STEPS = pl.LazyFrame(
-    {"framework": ["vllm", "vllm"], "setting": ["prefill_tokens"] * 2, "at_least": [0.0, 70.0],
-     "value": [2048.0, 8192.0]}
+    {"framework": ["vllm", "vllm"], "setting": ["prefill_tokens"] * 2, "depends_on": ["memory_gib"] * 2,
+     "at_least": [0.0, 70.0], "value": [2048.0, 8192.0]}
 )  # fmt: skip
 
 
@@ -188,6 +198,8 @@ def runtime_table() -> pl.LazyFrame:
         engines.join(PROFILES, on="framework"),
         contexts(*CONTEXTS),
         counts(*N_GPUS),
+        STEPS,
+        COEFFICIENTS,
     )
 
 

@@ -5,8 +5,16 @@ from __future__ import annotations
 from typing import Any
 
 import polars as pl
+import pytest
 
-from estimator.anchor_names import alias_report, corrected, resolved, unresolved_names
+from estimator.anchor_names import (
+    alias_report,
+    corrected,
+    memory_log_names,
+    resolved,
+    spelling,
+    unresolved_names,
+)
 
 TEXT = pl.String
 GPUS = pl.DataFrame(
@@ -232,3 +240,56 @@ def test_the_alias_report_has_one_row_per_name_and_shows_doubt() -> None:
     unclear = report.filter(pl.col("name") == "unclear").row(0, named=True)
     assert (unclear["id"], unclear["n_ids"]) == (None, 2)
     assert not report.select("kind", "name", "used_in", "framework_name").is_duplicated().any()
+
+
+@pytest.mark.parametrize(
+    ("name", "as_spelled"),
+    [
+        ("Qwen/Qwen3-30B-A3B", "qwen330ba3b"),
+        ("Qwen3-30B-A3B-UD-Q4_K_XL-00001-of-00002.gguf", "qwen330ba3b"),
+        ("Qwen3 30B A3B", "qwen330ba3b"),
+        ("DeepSeek-R1-0528-IQ4_KS_R4-00001-of-00009.gguf", "deepseekr10528"),
+        ("DeepSeek R1 0528 Bf16", "deepseekr10528"),
+        ("Qwen3-235B-A22B-FP8", "qwen3235ba22b"),
+        ("gpt-oss-20b-mxfp4.gguf", "gptoss20b"),
+        ("Qwen3.5-27B", "qwen3527b"),
+        ("Qwen3-235B-A22B-128K-Q6_K-00001-of-00004.gguf", "qwen3235ba22b"),
+        ("unsloth_DeepSeek R1 BF16", "deepseekr1"),
+        ("google_gemma-3-27b-it-qat-Q4_K_M.gguf", "gemma327bit"),
+    ],
+)
+def test_spelling_leaves_out_publisher_part_and_format(name: str, as_spelled: str) -> None:
+    assert pl.DataFrame({"name": [name]}).select(spelling(pl.col("name"))).item() == as_spelled
+
+
+def test_names_of_memory_logs_by_file_then_alias_then_spelling() -> None:
+    """The file's alias, the name's alias, a file or name spelled like an id; known to be none stays none."""
+    ids = ["meta-llama/Llama-2-7b-hf", "meta-llama/Llama-2-13b-chat-hf", "Qwen/Qwen3-32B", "Qwen/Qwen3-8B"]
+    columns = ["kind", "name", "used_in", "framework_name", "id", "confidence", "relation", "memory_stated"]
+    aliases = pl.DataFrame(
+        [
+            ("model", "LLaMA v2", "memory", None, ids[0], "low", "same", None),
+            ("model", "13b-chat.gguf", "memory", None, ids[1], "high", "same", None),
+            ("model", "Qwen3 8B", "memory", None, None, "high", "none", None),
+        ],
+        schema=dict.fromkeys(columns, pl.String) | {"memory_stated": pl.Boolean},
+        orient="row",
+    )
+    logs = pl.DataFrame(
+        [
+            ("a", "LLaMA v2", "13b-chat.gguf"), ("b", "LLaMA v2", None), ("c", "Qwen3 32B", None),
+            ("d", "Models", "Qwen3-32B-UD-Q5_K_XL.gguf"), ("e", "Qwen3 8B", None), ("f", None, None),
+        ],
+        schema=["log_id", "model_name", "file_name"],
+        orient="row",
+    ).with_columns(
+        pl.lit(None, dtype=pl.String).alias(name) for name in ("gpu_name", "quant_name", "engine_name")
+    )  # fmt: skip
+    none = pl.Series("", [], dtype=pl.String)
+    found = memory_log_names(
+        logs, aliases, none.to_frame("gpu"), pl.DataFrame({"model": ids}), none.to_frame("quant"),
+        none.to_frame("framework"),
+    )  # fmt: skip
+    assert found.get_column("model").to_list() == [ids[1], ids[0], ids[2], ids[2], None, None]
+    assert found.get_column("model_relation").to_list() == ["same"] * 4 + ["none", None]
+    assert found.get_column("log_id").to_list() == list("abcdef")

@@ -15,6 +15,7 @@ from estimator.attention_state import (
     cross_cache_bytes,
     f32_state_elements,
     kv_cache_bytes,
+    with_engine_settings,
 )
 from estimator.layer_geometry import LAYER_GEOMETRY
 
@@ -74,7 +75,9 @@ def test_cross_attention_caches_image_positions() -> None:
     frame = pl.LazyFrame([layer(8, **GQA | {"mixer": "cross"})], schema=SCHEMA, orient="row").with_columns(
         k_bytes_per_element=2.0, v_bytes_per_element=2.0, n_gpus=pl.lit(1, pl.Int64)
     )
-    images = frame.select((cross_cache_bytes(pl.lit(1601 * 4, pl.Int64)) * pl.col("n_layers")).sum())
+    images = with_engine_settings(frame).select(
+        (cross_cache_bytes(pl.lit(1601 * 4, pl.Int64)) * pl.col("n_layers")).sum()
+    )
     assert images.collect().item() == 209_846_272  # Llama-3.2-11B-Vision, four tiles
 
 

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from estimator.engine_cache import RULES
 from estimator.kv_cache import engine_windows, kv_cache, window_cells
 from tests.estimator.cube_cases import (
     LLAMA_CPP,
@@ -24,9 +25,14 @@ from tests.estimator.cube_cases import (
 MIB = 2**20
 ONE_SLOT = {"is_llama_cpp": True, "slots": 1, "window_slack_tokens": 512, "window_step_tokens": 256}
 FOUR_SLOTS = ONE_SLOT | {"slots": 4}
-# vLLM: 2,048 tokens in flight and blocks of 16, so the slack is 2,048 + 15
-PAGED = {"is_llama_cpp": False, "slots": 1, "window_slack_tokens": 2063, "window_step_tokens": 16}
-EXACT = {"is_llama_cpp": False, "slots": 1, "window_slack_tokens": 0, "window_step_tokens": 1}
+_RULES: dict[str, Any] = {**dict.fromkeys(RULES), "is_llama_cpp": False, "slots": 1, "window_slack_tokens": 0,
+                          "window_step_tokens": 1}  # fmt: skip
+# vLLM: two batches of 2,048 tokens in flight and blocks of 16
+PAGED = {**_RULES, "cache_layout": "block_groups", "block_tokens": 16, "in_flight_tokens": 4096,
+         "keeps_chunks_whole": True, "latent_block_tokens": 128, "state_pages": 2,
+         "half_state_types": "qwen3_next", "block_flag": "--block-size",
+         "window_flag": "--disable-hybrid-kv-cache-manager"}  # fmt: skip
+EXACT = {**_RULES, "cache_layout": "layers", "block_tokens": 1, "in_flight_tokens": 0}
 MLA = {"mixer": "mla", "n_layers": 61, "n_heads": 128, "n_kv_heads": None, "k_head_dim": 192,
        "latent_dim": 576}  # fmt: skip
 GEMMA_3_27B = (
@@ -49,7 +55,7 @@ def cache(
     **model: Any,
 ) -> dict[str, Any]:
     n_layers = sum(layer.get("n_layers", 32) for layer in layers)
-    storages = pl.LazyFrame([{**engine, **windows}], schema_overrides={"parallel_mode": pl.String})
+    storages = pl.LazyFrame([{**engine, **windows}], schema_overrides={"parallel_mode": pl.String, **RULES})
     found = kv_cache(
         model_frame({"n_layers": n_layers, **model}).select(
             "model", "model_type", "n_layers", "model_citation"
@@ -106,9 +112,12 @@ def test_windows_never_exceed_the_context() -> None:
 
 
 def test_windows_of_vllm_are_whole_blocks() -> None:
-    """ceil((1024 - 1 + 2048) / 16) + 1 = 193 blocks of 16 tokens."""
+    """ceil((1024 - 1 + 4096) / 16) + 1 = 321 blocks; 52 windowed layers make 6 groups of 10, as the full ones
+    do.
+    """
     found = cache(GEMMA_3_27B, VLLM, PAGED, 32768)
-    assert found["reserved_bytes"] == 8192 * (10 * 32768 + 52 * 193 * 16)
+    assert found["reserved_bytes"] == 10 * (32768 // 16 + 6 * 321) * 16 * 8192
+    assert found["reserve_flag"] == "--disable-hybrid-kv-cache-manager"
 
 
 def test_engines_without_a_block_keep_the_window() -> None:
@@ -129,16 +138,18 @@ def test_windows_that_llama_cpp_ignores(model_type: str) -> None:
 
 def test_engine_windows_come_from_the_profiles() -> None:
     found = engine_windows(PROFILES, STEPS).collect().rows_by_key("framework", named=True, unique=True)
-    assert found["llama.cpp"] == FOUR_SLOTS
-    assert found["vllm"] == PAGED  # the smallest card's 2,048 tokens
+    assert {name: found["llama.cpp"][name] for name in FOUR_SLOTS} == FOUR_SLOTS
+    paged = {name: found["vllm"][name] for name in RULES}
+    assert paged == {name: PAGED[name] for name in RULES}  # twice the smallest card's 2,048 tokens
 
 
 def test_an_engine_that_states_nothing_keeps_exactly_the_window() -> None:
-    bare = PROFILES.filter(pl.col("framework") == "vllm").with_columns(
-        framework=pl.lit("bare"),
-        activation_rule=pl.lit(None, dtype=pl.String),
-        profile_kv_block_tokens=pl.lit(None, dtype=pl.Int64),
-    )
+    bare = pl.LazyFrame(
+        {"framework": ["bare"], "activation_rule": [None], "profile_slots": [None],
+         "profile_ubatch_tokens": [None], "profile_kv_block_tokens": [None],
+         "profile_context_step_tokens": [None]},
+        schema_overrides={"activation_rule": pl.String},
+    )  # fmt: skip
     assert engine_windows(bare, STEPS).collect().drop("framework").row(0, named=True) == EXACT
 
 

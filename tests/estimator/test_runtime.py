@@ -10,7 +10,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from estimator.runtime import attention_shapes, runtime
-from tests.estimator.cube_cases import PROFILES, contexts, counts, layer_frame, model_frame
+from tests.estimator.cube_cases import (
+    COEFFICIENTS,
+    PROFILES,
+    STEPS,
+    contexts,
+    counts,
+    layer_frame,
+    model_frame,
+)
 
 MIB = 2**20
 SHAPE: dict[str, Any] = {
@@ -56,7 +64,8 @@ def needed(
         backend=pl.lit(backend), framework_citation=pl.lit("c"), **{k: pl.lit(v) for k, v in profile.items()}
     )
     shapes = pl.LazyFrame([SHAPE | shape], schema=_SCHEMA)
-    return runtime(shapes, stack, contexts(context), counts(n_gpus)).collect().row(0, named=True)
+    found = runtime(shapes, stack, contexts(context), counts(n_gpus), STEPS, COEFFICIENTS).collect()
+    return found.row(0, named=True)
 
 
 @pytest.mark.parametrize(
@@ -133,10 +142,13 @@ def test_metal_has_a_context_of_its_own() -> None:
     [(False, 1, 11.0), (False, 2, 6.5), (False, 4, 5.0), (False, 8, 5.0), (True, 1, 22.0), (True, 8, 10.0)],
 )
 def test_vllm_activations(is_moe: bool, n_gpus: int, factor: float) -> None:
-    """2 bytes x 2,048 tokens x 8192 wide x factor; 204.8 MiB of libraries and 368.64 MiB of graphs."""
+    """2 bytes x 2,048 tokens x 8192 wide x factor; 204.8 MiB of libraries, 368.64 MiB of graphs, and what the
+    ranks need to talk to each other.
+    """
     found = needed({"is_moe": is_moe, "attention_width": 8192.0}, "vllm", 8192, n_gpus)
     assert found["compute_buffer_bytes"] == max(2 * 2048 * 8192 * factor, 70 * MIB)
-    assert found["context_bytes"] == pytest.approx((204.8 + 368.64) * MIB, abs=1)
+    ranks_mib = {1: 0, 2: 342, 4: 392, 8: 392}[n_gpus]
+    assert found["context_bytes"] == pytest.approx((204.8 + 368.64 + ranks_mib) * MIB, abs=1)
 
 
 def test_small_models_have_a_floor_of_activations() -> None:
@@ -173,7 +185,7 @@ def test_shapes_of_the_layers_meet_the_models() -> None:
     stack = PROFILES.filter(pl.col("framework") == "llama.cpp").with_columns(
         backend=pl.lit("cuda"), framework_citation=pl.lit("c")
     )
-    found = runtime(shapes, stack, contexts(8192), counts(1)).collect()
+    found = runtime(shapes, stack, contexts(8192), counts(1), STEPS, COEFFICIENTS).collect()
     assert found.item(0, "compute_buffer_bytes") / MIB == pytest.approx(116.01, abs=0.01)
     assert found.schema["context_tokens"] == pl.Int32
     assert found.schema["n_gpus"] == pl.Int16

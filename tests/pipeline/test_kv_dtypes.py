@@ -73,14 +73,17 @@ def test_flag_that_does_not_exist_is_gone(kv_dtypes: pl.DataFrame) -> None:
 @pytest.mark.parametrize(
     ("lines", "message"),
     [
-        (["vlm,f16,2,2,,,,,,true,,high,,a/b,"], ":2: framework = 'vlm': unknown framework; nearest: vllm"),
-        (["vllm,f16,2,,,,,,,true,,high,,a/b,"], "are given together"),
-        (["vllm,f16,2,2,,,656,,,true,,high,,a/b,"], "stands in place of bytes per element"),
-        (["vllm,f16,,,,,,,,true,,high,,a/b,"], "the default format needs its bytes"),
-        (["vllm,f16,2,2,,,,,,true,,high,,a/b,"] * 2, "is given twice for vllm"),
-        (["vllm,f16,2,2,,,,,,true,,high,,a/b,", "vllm,fp8,1,1,,,,,,true,,high,,a/b,"], "has another default"),
-        (["vllm,f16,0,0,,,,,,true,,high,,a/b,"], "k_bytes_per_element"),
-        (["vllm,f16,2,2,,,,,,true,,high,,,"], "citation: required field is missing"),
+        (["vlm,f16,2,2,,,,,,,,true,,high,,a/b,"], ":2: framework = 'vlm': unknown framework; nearest: vllm"),
+        (["vllm,f16,2,,,,,,,,,true,,high,,a/b,"], "are given together"),
+        (["vllm,f16,2,2,,,656,,,,,true,,high,,a/b,"], "stands in place of bytes per element"),
+        (["vllm,f16,,,,,,,,,,true,,high,,a/b,"], "the default format needs its bytes"),
+        (["vllm,f16,2,2,,,,,,,,true,,high,,a/b,"] * 2, "is given twice for vllm"),
+        (
+            ["vllm,f16,2,2,,,,,,,,true,,high,,a/b,", "vllm,fp8,1,1,,,,,,,,true,,high,,a/b,"],
+            "has another default",
+        ),
+        (["vllm,f16,0,0,,,,,,,,true,,high,,a/b,"], "k_bytes_per_element"),
+        (["vllm,f16,2,2,,,,,,,,true,,high,,,"], "citation: required field is missing"),
     ],
 )
 def test_faulty_rows_are_refused(tmp_path: Path, lines: list[str], message: str) -> None:

@@ -18,7 +18,7 @@ def test_the_repository_is_sound() -> None:
     log = FaultLog(SOURCES)
     logs = read_memory_logs(SOURCES, log, CitationUse())
     assert list(log) == []
-    assert logs.height == 142
+    assert logs.height >= 142
     parsed = logs.filter((pl.col("basis") == "parsed-log") & (pl.col("total_gpu_mib") > 0))
     parts = pl.sum_horizontal("weights_gpu_mib", "kv_gpu_mib", "compute_gpu_mib")
     assert parsed.filter(parts > pl.col("total_gpu_mib") * 1.001 + 1).is_empty()
