@@ -23,12 +23,21 @@ Candidates = Mapping[str, pl.DataFrame]
 def candidates(recipes: pl.DataFrame) -> Candidates:
     """For each of `CHANGES`, the rows that differ in that column alone next to each other, best last tried.
 
-    `recipes`: the columns of the cube's key with ids as Enums, and total_gib. Each frame has, in that order,
+    `recipes`: the columns of the cube's key (ids as Enums or text) and total_gib. Each frame has, in that order,
     `row` (its place in `recipes`), `first` (where its group starts), `value` (of the column that changes, ids
     by their code) and `place` (where the row of that number lies). Within a group the total rises, or for
     n_gpus the count falls.
     """
-    return {name: _candidates(recipes, name) for name in CHANGES}
+    coded = _coded(recipes)
+    return {name: _candidates(coded, name) for name in CHANGES}
+
+
+def _coded(recipes: pl.DataFrame) -> pl.DataFrame:
+    """The ids as Enums: those that are text take their own values, sorted."""
+    text = [name for name in _KEY if recipes.schema[name] == pl.String]
+    return recipes.with_columns(
+        pl.col(name).cast(pl.Enum(recipes.get_column(name).unique().sort())) for name in text
+    )
 
 
 def _candidates(recipes: pl.DataFrame, changed: str) -> pl.DataFrame:
@@ -71,6 +80,7 @@ def alternatives(recipes: pl.DataFrame, found: Candidates, fits: pl.Series) -> p
     the next number of GPUs that does, each with everything else as it is. fits_with: the first of these that
     there is, in the order of `CHANGES`, else `nothing`.
     """
+    kinds = _coded(recipes.select(_KEY)).schema
     values = pl.DataFrame(
         [_nearest_that_fits(found[name], fits).alias(f"fits_with_{name}") for name in CHANGES]
     )
@@ -79,7 +89,7 @@ def alternatives(recipes: pl.DataFrame, found: Candidates, fits: pl.Series) -> p
         first = pl.when(pl.col(f"fits_with_{name}").is_not_null()).then(at).otherwise(first)
     return values.select(
         pl.when(fits.not_()).then(first).cast(pl.UInt8).cat.to(CHANGE).alias("fits_with"),
-        *[pl.col(f"fits_with_{name}").cat.to(recipes.schema[name]) for name in ("kv_dtype", "quant")],
+        *[pl.col(f"fits_with_{name}").cat.to(kinds[name]) for name in ("kv_dtype", "quant")],
         pl.col("fits_with_n_gpus").cast(pl.Int16),
     )
 

@@ -60,7 +60,9 @@ def knot_contexts(
     step = pl.col("window_step_tokens")
     full = (pl.col("window_tokens") * pl.col("slots") + pl.col("slack") + step - 1) // step * step
     cells = (
-        engines.join(slack, on="framework").join(windows, how="cross").select("framework", context_tokens=full)
+        engines.join(slack, on="framework")
+        .join(windows, how="cross")
+        .select("framework", context_tokens=full)
     )
     bare = engines.select("framework").join(windows, how="cross").rename({"window_tokens": "context_tokens"})
     windowed = pl.concat([plain, _around(cells, frameworks), _around(bare, frameworks)])
@@ -281,7 +283,8 @@ def _bisected(placed: pl.DataFrame) -> pl.DataFrame:
 
     last = (pl.col("steps") - 1).clip(0)  # the next knot does not fit
     rows = placed.with_columns(
-        low=pl.min_horizontal(steps_within(-1), last), high=pl.min_horizontal(steps_within(1) + 1, pl.col("steps"))
+        low=pl.min_horizontal(steps_within(-1), last),
+        high=pl.min_horizontal(steps_within(1) + 1, pl.col("steps")),
     )
     widest = rows.select((pl.col("high") - pl.col("low")).max()).item() or 1.0
     for _ in range(math.ceil(math.log2(max(widest, 2.0))) + 1):
