@@ -6,7 +6,7 @@ import polars as pl
 from estimator import accuracy as judged
 from estimator import anchor_resolution as resolution
 from estimator import best_fit as answers
-from estimator import residuals
+from estimator import residuals, system_memory
 from estimator import rule_of_thumb as page
 from pipeline import grid_tables
 from pipeline.assets.table_asset import table_asset
@@ -22,6 +22,12 @@ def anchor_residuals(
 ) -> pl.LazyFrame:
     """An estimate for exactly the setting of every resolved anchor, beside what was measured."""
     return residuals.anchor_residuals(anchors, serving_anchors, tables.read(residuals.SETTING_TABLES))
+
+
+@table_asset()
+def capacity(gpus: pl.DataFrame, usable_memory: pl.DataFrame, capacity_rules: pl.DataFrame) -> pl.DataFrame:
+    """What each operating system leaves to a program on each accelerator."""
+    return system_memory.capacity(gpus, usable_memory, capacity_rules)
 
 
 @table_asset()

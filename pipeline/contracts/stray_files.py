@@ -13,6 +13,7 @@ READ = (
     "aliases/quants.csv",
     "anchors/corrections.csv", "anchors/flags.csv", "anchors/publishers.csv", "anchors/readings.csv",
     "anchors/decode/*.csv", "anchors/serving/*.csv",
+    "capacity_rules/rules.csv",
     "citations/*.toml", "claims/*.toml", "coefficients/*.csv", "file_sizes/*.csv", "frameworks/*.toml",
     "gpus/*.toml", "kv_dtypes/*.csv", "launch_templates/*.csv", "memory_logs/*.csv", "models/*.json",
     "quants/*.toml", "quants/gguf_fallbacks.csv", "quants/gguf_mix_rules.csv", "quants/unsloth_dynamic.csv",

@@ -1,3 +1,4 @@
+import shutil
 from pathlib import Path
 
 import polars as pl
@@ -30,6 +31,7 @@ GOOD = {
 }
 NUMBERS = [name for name, value in GOOD.items() if value[0].isdigit()]
 FILE = "gpus/nvidia/rtx-4090-24gb.toml"
+RULES = Path(__file__).parents[2] / "sources" / "capacity_rules"
 
 
 def write(root: Path, file: str = FILE, tail: str = "", **changes: str | None) -> None:
@@ -39,6 +41,7 @@ def write(root: Path, file: str = FILE, tail: str = "", **changes: str | None) -
     lines += ["[cite]", f'"techpowerup/rtx-4090" = {cited!r}'.replace("'", '"'), tail]
     (root / file).parent.mkdir(parents=True, exist_ok=True)
     (root / file).write_text("\n".join(lines))
+    shutil.copytree(RULES, root / "capacity_rules", dirs_exist_ok=True)
 
 
 def read(root: Path) -> tuple[dict[str, pl.DataFrame], list[str]]:
