@@ -50,4 +50,6 @@ def read_capacity_rules(root: Path, log: FaultLog, use: CitationUse) -> pl.DataF
             use.note_fact("capacity_rules", row.rule, "value", row.value, row.citation)
     for rule in sorted(set(RULES) - set(rows)):
         log.add(path, "rule", rule, "is missing or faulty")
-    return pl.DataFrame(list(rows.values()), schema=polars_schema("capacity_rules"), orient="row").sort("rule")
+    return pl.DataFrame(list(rows.values()), schema=polars_schema("capacity_rules"), orient="row").sort(
+        "rule"
+    )
