@@ -1,4 +1,4 @@
-"""KV cache and runtime memory at any contexts: the grid's for the factor tables, others for the limits."""
+"""KV cache and runtime memory at any contexts: the grid's for the factor tables, others elsewhere."""
 
 from __future__ import annotations
 
@@ -17,28 +17,47 @@ Tables = Mapping[str, pl.LazyFrame]
 def kv_cache_at(
     contexts: pl.LazyFrame, models: pl.LazyFrame, grid: ProjectGrid, tables: Tables
 ) -> pl.LazyFrame:
-    """The columns of the table `kv_cache` at the given contexts (context_tokens) for the given models.
+    """The table `kv_cache` of the grid's formats and counts, at the given contexts for the given models.
 
-    `models`: `grid_tables.published_models`; `tables`: layers, frameworks, framework_steps, quants, kv_dtypes.
+    `contexts`: context_tokens; `models`: `grid_tables.published_models`; `tables`: layers, frameworks,
+    framework_steps, quants, kv_dtypes.
     """
-    numbered = grid_tables.formats(grid.grid, tables["frameworks"], tables["quants"], tables["kv_dtypes"])
-    return kv_caches.kv_cache(
-        models.select("model", "model_type", "n_layers", "model_citation"),
-        tables["layers"].join(models.select("model"), on="model", how="semi"),
-        grid_tables.cache_storages(numbered, tables["frameworks"], tables["framework_steps"]),
-        contexts,
-        grid_tables.gpu_counts(grid.span).lazy(),
-    )
+    return cache_of(_of_grid(grid, tables), contexts, grid_tables.gpu_counts(grid.span).lazy(), models, tables)
 
 
 def runtime_at(
     contexts: pl.LazyFrame, models: pl.LazyFrame, grid: ProjectGrid, tables: Tables
 ) -> pl.LazyFrame:
-    """The columns of the table `runtime` at the given contexts for the given models; inputs as above."""
-    numbered = grid_tables.formats(grid.grid, tables["frameworks"], tables["quants"], tables["kv_dtypes"])
+    """As `kv_cache_at`, the table `runtime`."""
+    return runtime_of(
+        _of_grid(grid, tables), contexts, grid_tables.gpu_counts(grid.span).lazy(), models, tables
+    )
+
+
+def cache_of(
+    numbered: pl.DataFrame, contexts: pl.LazyFrame, counts: pl.LazyFrame, models: pl.LazyFrame, tables: Tables
+) -> pl.LazyFrame:
+    """The columns of `kv_cache` for any formats (`numbered`: `grid_tables.with_facts`) and counts (n_gpus)."""
+    return kv_caches.kv_cache(
+        models.select("model", "model_type", "n_layers", "model_citation"),
+        tables["layers"].join(models.select("model"), on="model", how="semi"),
+        grid_tables.cache_storages(numbered, tables["frameworks"], tables["framework_steps"]),
+        contexts,
+        counts,
+    )
+
+
+def runtime_of(
+    numbered: pl.DataFrame, contexts: pl.LazyFrame, counts: pl.LazyFrame, models: pl.LazyFrame, tables: Tables
+) -> pl.LazyFrame:
+    """As `cache_of`, the columns of `runtime`."""
     return runtimes.runtime(
         models.join(runtimes.attention_shapes(tables["layers"]), on="model"),
         grid_tables.stacks(numbered, tables["frameworks"]),
         contexts,
-        grid_tables.gpu_counts(grid.span).lazy(),
+        counts,
     )
+
+
+def _of_grid(grid: ProjectGrid, tables: Tables) -> pl.DataFrame:
+    return grid_tables.formats(grid.grid, tables["frameworks"], tables["quants"], tables["kv_dtypes"])

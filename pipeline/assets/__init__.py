@@ -12,6 +12,8 @@ from pipeline.assets.evidence import (
     best_fit,
     capacity,
     rule_of_thumb,
+    verdict_accuracy,
+    verdict_audit,
 )
 from pipeline.assets.factors import kv_cache, runtime, weights
 from pipeline.assets.release import release_asset
@@ -21,7 +23,8 @@ from pipeline.project import Project
 from warehouse.dictionary import tables
 
 FACTORS = (weights, kv_cache, runtime)
-EVIDENCE = (anchor_residuals, anchor_resolution, accuracy, best_fit, capacity, rule_of_thumb)
+EVIDENCE = (anchor_residuals, anchor_resolution, accuracy, best_fit, capacity, rule_of_thumb,
+            verdict_audit, verdict_accuracy)  # fmt: skip
 
 
 def all_assets(built: Project, gpus: Sequence[str], read: ReadSources) -> list[dg.AssetsDefinition]:

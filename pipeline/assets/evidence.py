@@ -8,7 +8,8 @@ from estimator import anchor_resolution as resolution
 from estimator import best_fit as answers
 from estimator import residuals, system_memory
 from estimator import rule_of_thumb as page
-from pipeline import grid_tables
+from estimator import verdict_audit as audits
+from pipeline import audit_settings, grid_tables
 from pipeline.assets.table_asset import table_asset
 from pipeline.grid_resource import ProjectGrid
 from pipeline.partitions import published_gpus
@@ -22,6 +23,18 @@ def anchor_residuals(
 ) -> pl.LazyFrame:
     """An estimate for exactly the setting of every resolved anchor, beside what was measured."""
     return residuals.anchor_residuals(anchors, serving_anchors, tables.read(residuals.SETTING_TABLES))
+
+
+@table_asset(deps=audit_settings.READS)
+def verdict_audit(tables: dg.ResourceParam[TableStore]) -> pl.LazyFrame:
+    """Our verdict at every measured or reported setting, beside what happened."""
+    return audit_settings.verdict_audit(tables.read(audit_settings.READS))
+
+
+@table_asset()
+def verdict_accuracy(verdict_audit: pl.LazyFrame) -> pl.LazyFrame:
+    """How often verdicts are right: the audit counted."""
+    return audits.verdict_accuracy(verdict_audit)
 
 
 @table_asset()

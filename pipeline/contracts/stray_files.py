@@ -15,7 +15,7 @@ READ = (
     "anchors/decode/*.csv", "anchors/serving/*.csv",
     "capacity_rules/rules.csv",
     "citations/*.toml", "claims/*.toml", "coefficients/*.csv", "file_sizes/*.csv", "frameworks/*.toml",
-    "gpus/*.toml", "kv_dtypes/*.csv", "launch_templates/*.csv", "memory_logs/*.csv", "models/*.json",
+    "gpus/*.toml", "kv_dtypes/*.csv", "launch_templates/*.csv", "memory_logs/*.csv", "memory_reports/*.csv", "models/*.json",
     "quants/*.toml", "quants/gguf_fallbacks.csv", "quants/gguf_mix_rules.csv", "quants/unsloth_dynamic.csv",
     "support/architectures.csv", "support/formats.csv", "support/hardware.csv", "support/kv_dtypes.csv",
     "support/parallelism.csv",
