@@ -21,12 +21,12 @@ Candidates = Mapping[str, pl.DataFrame]
 
 
 def candidates(recipes: pl.DataFrame) -> Candidates:
-    """For each of `CHANGES`, the rows that differ in that column alone next to each other, best last tried.
+    """For each of `CHANGES`, the rows that differ in that column alone, next to each other.
 
-    `recipes`: the columns of the cube's key (ids as Enums or text) and total_gib. Each frame has, in that order,
-    `row` (its place in `recipes`), `first` (where its group starts), `value` (of the column that changes, ids
-    by their code) and `place` (where the row of that number lies). Within a group the total rises, or for
-    n_gpus the count falls.
+    `recipes`: the columns of the cube's key (ids as Enums or text) and total_gib. Each frame has, in that
+    order, `row` (its place in `recipes`), `first` (where its group starts), `value` (of the column that
+    changes, ids by their code) and `place` (where the row of that number lies). Within a group the total
+    rises, or for n_gpus the count falls.
     """
     coded = _coded(recipes)
     return {name: _candidates(coded, name) for name in CHANGES}

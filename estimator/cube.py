@@ -93,8 +93,8 @@ def estimates(
 
     `recipes`: those this GPU can run, engine and backend as Enums; `gpu`: gpu, memory_gib, usable_gib (own
     system), usable_windows_gib, citation; `gpu_stacks`: this GPU's rows of `stacks`, typed likewise; the
-    measured frames: this GPU's rows of `measured.measured_start` and `measured_full`, typed likewise; `found`:
-    `alternatives.candidates` of the recipes, where they are known already.
+    measured frames: this GPU's rows of `measured.measured_start` and `measured_full`, typed likewise;
+    `found`: `alternatives.candidates` of the recipes, where they are known already.
     """
     usable = _usable(gpu, "usable_gib")
     fits = recipes.select(verdict(pl.col("total_gib"), usable) != "no_fit").to_series()

@@ -33,7 +33,7 @@ def units(n_bytes: pl.Expr) -> pl.Expr:
 
 
 def context_steps(frameworks: pl.LazyFrame) -> pl.LazyFrame:
-    """framework, step_tokens: how an engine counts contexts: its context step, else its cache block, else 1."""
+    """framework, step_tokens: how an engine counts contexts: its step, else its cache block, else 1."""
     step = pl.coalesce("profile_context_step_tokens", "profile_kv_block_tokens", pl.lit(1))
     return frameworks.select("framework", step_tokens=step.cast(pl.Int64))
 
@@ -114,7 +114,9 @@ def limit_recipes(
         "model", reach_tokens=pl.col("native_context_tokens").cast(pl.Int64) * extended_context_factor
     ).filter(pl.col("reach_tokens") >= smallest_of_cube)
     wanted = (
-        settings.join(formats.select("framework", "backend", "kv_dtype").unique(), on=["framework", "kv_dtype"])
+        settings.join(
+            formats.select("framework", "backend", "kv_dtype").unique(), on=["framework", "kv_dtype"]
+        )
         .join(reach, on="model", how="semi")
         .join(steps, on="framework")
         .join(strides, on="model", how="left")

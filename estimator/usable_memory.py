@@ -29,11 +29,12 @@ def usable_memory(gpus: pl.DataFrame, readings: pl.DataFrame, rules: Mapping[str
     """Usable memory per operating system of every accelerator.
 
     `gpus`: gpu, vendor, category, memory_type, memory_gib (GiB as sold), unified_memory. `readings`: gpu, os,
-    measure, reading_mib, state. `rules`: the value of each of `RULES`. Out, one row per row of `gpus`: gpu, usable_linux_gib, usable_windows_gib,
-    usable_macos_gib (GiB) and usable_basis: `measured` where an accepted reading names the accelerator on its
-    own system (macOS for Apple, else Linux), else `derived`. Empty where the memory is unknown or the system
-    does not exist: only Apple has macOS, and Windows is given for the cards that people put into PCs. Of
-    several readings the lowest counts. Raises polars' ColumnNotFoundError for a missing column, nothing else.
+    measure, reading_mib, state. `rules`: the value of each of `RULES`. Out, one row per row of `gpus`: gpu,
+    usable_linux_gib, usable_windows_gib, usable_macos_gib (GiB) and usable_basis: `measured` where an
+    accepted reading names the accelerator on its own system (macOS for Apple, else Linux), else `derived`.
+    Empty where the memory is unknown or the system does not exist: only Apple has macOS, and Windows is given
+    for the cards that people put into PCs. Of several readings the lowest counts. Raises polars'
+    ColumnNotFoundError for a missing column, nothing else.
 
     Source: device readings in sources/usable_memory/, and the rules in sources/capacity_rules/.
     """

@@ -64,7 +64,9 @@ def report_settings(reports: pl.LazyFrame, gpus: pl.LazyFrame) -> pl.LazyFrame:
     """Reports of running out of memory, and of running (`COMMON`), on the maker's own stack."""
     return (
         reports.join(
-            gpus.select("gpu", _vendor=pl.col("vendor").cast(pl.String), _category=pl.col("category").cast(pl.String)),
+            gpus.select(
+                "gpu", _vendor=pl.col("vendor").cast(pl.String), _category=pl.col("category").cast(pl.String)
+            ),
             on="gpu",
         )
         .with_columns(

@@ -42,7 +42,10 @@ def verdict_audit(tables: Mapping[str, pl.DataFrame]) -> pl.LazyFrame:
         )
     ).collect()
     numbered = grid_tables.with_facts(
-        settings.select(audits.SETTING).unique(), lazy["frameworks"], lazy["quants"], lazy["kv_dtypes"]
+        settings.select(audits.SETTING).unique(),
+        lazy["frameworks"],
+        lazy["quants"],
+        _with_others_caches(lazy["kv_dtypes"], lazy["frameworks"]),
     )
     models = lazy["models"].with_columns(model_citation="citation")
     parts = [
@@ -61,6 +64,20 @@ def verdict_audit(tables: Mapping[str, pl.DataFrame]) -> pl.LazyFrame:
         numbered.select("framework", "memory_utilization").unique().lazy(),
         gpus.lazy(),
     )
+
+
+def _with_others_caches(kv_dtypes: pl.LazyFrame, frameworks: pl.LazyFrame) -> pl.LazyFrame:
+    """The cache types, and for frameworks without one of a name the largest that any has under that name."""
+    sizes = ("k_bytes_per_element", "v_bytes_per_element")
+    anyones = (
+        kv_dtypes.drop_nulls(sizes).group_by("kv_dtype").agg(pl.col(*sizes).max(), pl.col("citation").min())
+    )
+    others = (
+        frameworks.select("framework")
+        .join(anyones, how="cross")
+        .join(kv_dtypes, on=["framework", "kv_dtype"], how="anti")
+    )
+    return pl.concat([kv_dtypes.select(others.collect_schema().names()), others])
 
 
 def _factors(

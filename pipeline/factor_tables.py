@@ -22,7 +22,9 @@ def kv_cache_at(
     `contexts`: context_tokens; `models`: `grid_tables.published_models`; `tables`: layers, frameworks,
     framework_steps, quants, kv_dtypes.
     """
-    return cache_of(_of_grid(grid, tables), contexts, grid_tables.gpu_counts(grid.span).lazy(), models, tables)
+    return cache_of(
+        _of_grid(grid, tables), contexts, grid_tables.gpu_counts(grid.span).lazy(), models, tables
+    )
 
 
 def runtime_at(
@@ -37,7 +39,7 @@ def runtime_at(
 def cache_of(
     numbered: pl.DataFrame, contexts: pl.LazyFrame, counts: pl.LazyFrame, models: pl.LazyFrame, tables: Tables
 ) -> pl.LazyFrame:
-    """The columns of `kv_cache` for any formats (`numbered`: `grid_tables.with_facts`) and counts (n_gpus)."""
+    """The columns of `kv_cache` for any formats (`grid_tables.with_facts`) and counts (n_gpus)."""
     return kv_caches.kv_cache(
         models.select("model", "model_type", "n_layers", "model_citation"),
         tables["layers"].join(models.select("model"), on="model", how="semi"),

@@ -53,7 +53,7 @@ def prepare(grid: ProjectGrid, gpus: Sequence[str], tables: Mapping[str, pl.Data
 def _at_knots(
     grid: ProjectGrid, tables: Mapping[str, pl.LazyFrame]
 ) -> Callable[[Callable[..., pl.LazyFrame], str], pl.LazyFrame]:
-    """Completes a factor table with the contexts at which its bytes may bend; models with windows have more."""
+    """Completes a factor table with the contexts where its bytes may bend; models with windows have more."""
     models = grid_tables.published_models(tables["models"], grid.span)
     windows = tables["layers"].filter(pl.col("window_tokens").is_not_null()).select("model")
     plain, windowed = limits.knot_contexts(

@@ -21,7 +21,10 @@ _NEEDED_OF_CITATIONS = {"citation", "title", "url", "repo", "commit", "path", "p
 _NEEDED_OF_ENGINES = {"framework", "memory_policy", "memory_fraction"}
 _USABLE = "coalesce(g.usable_macos_gib, g.usable_linux_gib)"  # an Apple gpu has macOS only
 # as the verdicts have it: 32 bits, and an engine with a share of the memory takes no more than that
-_SHARE = "(g.memory_gib::FLOAT * CASE WHEN f.memory_policy = 'utilization_of_total' THEN f.memory_fraction::FLOAT END)"
+_SHARE = (
+    "(g.memory_gib::FLOAT * CASE WHEN f.memory_policy = 'utilization_of_total' "
+    "THEN f.memory_fraction::FLOAT END)"
+)
 _HEADROOM = "round(({0})::DOUBLE - e.total_gib::DOUBLE, 5)"
 
 

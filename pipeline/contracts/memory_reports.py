@@ -36,7 +36,7 @@ class MemoryReportRow(StrictRow):
 def read_memory_reports(
     root: Path, log: FaultLog, use: CitationUse, ids: Mapping[str, Collection[str]]
 ) -> pl.DataFrame:
-    """The table `memory_reports`, one row per `report` (file and line). Logs unknown ids and repeated rows."""
+    """The table `memory_reports`, one row per `report` (file and line). Logs unknown ids, repeated rows."""
     rows: list[dict[str, object]] = []
     seen: dict[tuple[object, ...], str] = {}
     for path in source_files(root, FOLDER, ".csv"):

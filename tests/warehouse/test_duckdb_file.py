@@ -181,12 +181,14 @@ def test_detail_joins_room_and_command_when_there_are_gpus_and_templates(stage: 
         connection.execute(f"CREATE VIEW seen AS FROM read_parquet('{files}')")
         connection.execute("CREATE VIEW estimates AS FROM seen")
         connection.execute(
-            f"""CREATE TABLE gpus AS SELECT '{GPUS[1]}' AS gpu, 'Beta' AS name, 8.0 AS memory_gib, 7.0 AS usable_linux_gib,
+            f"""CREATE TABLE gpus AS SELECT '{GPUS[1]}' AS gpu, 'Beta' AS name, 8.0 AS memory_gib,
+            7.0 AS usable_linux_gib,
             6.0 AS usable_windows_gib, NULL::DOUBLE AS usable_macos_gib"""
         )
         connection.execute(
             """CREATE TABLE frameworks AS
-            SELECT 'llama.cpp' AS framework, 'utilization_of_total' AS memory_policy, 0.75 AS memory_fraction"""
+            SELECT 'llama.cpp' AS framework, 'utilization_of_total' AS memory_policy,
+            0.75 AS memory_fraction"""
         )
         connection.execute(
             """CREATE TABLE launch_templates AS SELECT * FROM (VALUES
