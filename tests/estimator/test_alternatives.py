@@ -40,9 +40,11 @@ def searched(rows: pl.DataFrame, usable: float) -> list[tuple[object, ...]]:
         best: dict[str, object] = {}
         for changed in CHANGES:
             others = [
-                one for one in records
-                if one["total_gib"] <= usable and all(one[name] == own[name] for name in KEY if name != changed)
-            ]  # fmt: skip
+                one
+                for one in records
+                if one["total_gib"] <= usable
+                and all(one[name] == own[name] for name in KEY if name != changed)
+            ]
             if changed == "n_gpus":
                 more = [one["n_gpus"] for one in others if one["n_gpus"] > own["n_gpus"]]
                 best[changed] = min(more, default=None)

@@ -47,8 +47,13 @@ BENDS = pl.concat(
     [
         STEPS.with_columns(depends_on=pl.lit("memory_gib")),
         pl.LazyFrame(
-            {"framework": ["llama.cpp"], "setting": ["ubatch_tokens"], "at_least": [4097.0], "value": [1024.0],
-             "depends_on": ["context_tokens"]}
+            {
+                "framework": ["llama.cpp"],
+                "setting": ["ubatch_tokens"],
+                "at_least": [4097.0],
+                "value": [1024.0],
+                "depends_on": ["context_tokens"],
+            }
         ),
     ],
     how="diagonal",
@@ -157,7 +162,11 @@ def with_totals(case: Case, rows: pl.DataFrame, gpu: dict[str, Any]) -> pl.DataF
         rows.lazy()
         .join(cache, on=[*place, "kv_dtype"])
         .join(rest, on=[*place, "backend"])
-        .with_columns(weights_gib=gib("weights_bytes"), kv_cache_gib=gib("reserved_bytes"), runtime_gib=gib("runtime_bytes"))
+        .with_columns(
+            weights_gib=gib("weights_bytes"),
+            kv_cache_gib=gib("reserved_bytes"),
+            runtime_gib=gib("runtime_bytes"),
+        )
         .with_columns(total_gib=total_gib().cast(pl.Float32), usable_gib=usable)
         .collect()
     )  # fmt: skip
@@ -183,7 +192,10 @@ def test_the_longest_context_fits_and_one_step_more_does_not(
     assert at.select((pl.col("context_tokens") <= pl.col("reach_tokens")).all()).item()
     assert at.select((pl.col("context_tokens") % step == 0).all()).item()
     more = found.with_columns(
-        context_tokens=pl.when(longest.is_null()).then(SMALLEST_CONTEXT_TOKENS).otherwise(longest + step).cast(pl.Int32)
+        context_tokens=pl.when(longest.is_null())
+        .then(SMALLEST_CONTEXT_TOKENS)
+        .otherwise(longest + step)
+        .cast(pl.Int32)
     ).filter(pl.col("context_tokens") <= pl.col("reach_tokens"))  # fmt: skip
     if not more.is_empty():
         beyond = with_totals(case, more, gpu)
@@ -229,8 +241,8 @@ def test_by_hand() -> None:
     """Llama-3.1-8B in bf16 under vLLM on a 24 GiB card: 0.92 x 24 GiB, 128 KiB of cache per token."""
     case = model_frame({}), layer_frame({})
     gpu = {"gpu": "x", "memory_gib": 24.0, "usable_gib": 23.5}
-    row = solved(case, gpu).row(by_predicate=(pl.col("quant") == "native/bf16") & (pl.col("framework") == "vllm")
-                                & (pl.col("n_gpus") == 1), named=True)  # fmt: skip
+    alone = (pl.col("framework") == "vllm") & (pl.col("n_gpus") == 1)
+    row = solved(case, gpu).row(by_predicate=alone & (pl.col("quant") == "native/bf16"), named=True)
     at = with_totals(
         case, pl.DataFrame([row]).with_columns(context_tokens=pl.lit(4096, pl.Int32)), gpu
     ).row(0, named=True)  # fmt: skip

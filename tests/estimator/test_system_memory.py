@@ -34,9 +34,13 @@ def made(
 
 def test_each_gpu_has_the_systems_that_exist_for_it() -> None:
     assert made().select("gpu", "os", "is_own_system").rows() == [
-        ("card", "linux", True), ("card", "windows", False), ("laptop", "linux", True), ("laptop", "windows", False),
-        ("mac", "macos", True), ("server", "linux", True),
-    ]  # fmt: skip
+        ("card", "linux", True),
+        ("card", "windows", False),
+        ("laptop", "linux", True),
+        ("laptop", "windows", False),
+        ("mac", "macos", True),
+        ("server", "linux", True),
+    ]
 
 
 def test_the_parts_add_up_to_the_memory() -> None:
