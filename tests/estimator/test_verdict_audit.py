@@ -12,7 +12,8 @@ from estimator.verdict_audit import COMMON, in_steps, verdict_accuracy, verdict_
 GIB = 2**30
 SETTING: dict[str, Any] = {
     "evidence": "decode", "anchor_id": "a", "gpu": "card", "n_gpus": 1, "model": "m",
-    "framework": "llama.cpp", "backend": "cuda", "quant": "q", "kv_dtype": "f16", "context_tokens": 4096, "outcome": "ran",
+    "framework": "llama.cpp", "backend": "cuda", "quant": "q", "kv_dtype": "f16", "context_tokens": 4096,
+    "outcome": "ran",
     "state": "accepted", "printed_weights_gib": None, "is_cache_stated": True, "is_same_model": True,
     "is_offload_stated": True, "is_over_network": False, "explanation": None, "citation": "c",
     "locator": None,
