@@ -7,9 +7,8 @@ from collections.abc import Callable, Mapping
 import polars as pl
 
 from estimator import verdict_audit as audits
-from estimator import weights as weight_bytes
 from pipeline import grid_tables
-from pipeline.factor_tables import cache_of, runtime_of
+from pipeline.factor_tables import cache_of, runtime_of, weights_of
 from pipeline.gpu_recipes import own_system
 
 READS = (
@@ -91,6 +90,6 @@ def _factors(
     contexts = settings.select(pl.col("context_tokens").cast(pl.Int64)).unique().sort("context_tokens").lazy()
     factors: list[Callable[..., pl.LazyFrame]] = [cache_of, runtime_of]
     return [
-        weight_bytes.weights(mine, grid_tables.weight_formats(numbered), counts),
+        weights_of(numbered, counts, mine),
         *(factor(numbered, contexts, counts, mine, tables) for factor in factors),
     ]

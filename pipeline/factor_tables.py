@@ -1,4 +1,7 @@
-"""KV cache and runtime memory at any contexts: the grid's for the factor tables, others elsewhere."""
+"""Weights, KV cache and runtime memory for any formats, counts and contexts: one place for those who ask.
+
+The factor tables ask for the grid's, the limits for other contexts, the audit for what people ran.
+"""
 
 from __future__ import annotations
 
@@ -8,10 +11,16 @@ import polars as pl
 
 from estimator import kv_cache as kv_caches
 from estimator import runtime as runtimes
+from estimator import weights as weight_bytes
 from pipeline import grid_tables
 from pipeline.grid_resource import ProjectGrid
 
 Tables = Mapping[str, pl.LazyFrame]
+
+
+def weights_of(numbered: pl.DataFrame, counts: pl.LazyFrame, models: pl.LazyFrame) -> pl.LazyFrame:
+    """The columns of `weights` for any formats (`grid_tables.with_facts`) and counts (n_gpus)."""
+    return weight_bytes.weights(models, grid_tables.weight_formats(numbered), counts)
 
 
 def kv_cache_at(

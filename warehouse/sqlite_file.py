@@ -31,7 +31,7 @@ SCALES = {"GiB": 1_000, "tok/s": 100_000}
 _PAGE_BYTES = 8192  # a tenth faster to fill than 4096
 _FAST_PRAGMAS = ("journal_mode = OFF", "synchronous = OFF", "cache_size = -65536")
 # The framework's share of the memory counts as in the verdicts; SQLite's scalar min() is null with a null.
-_HEADROOM_VIEW = """CREATE VIEW best_fit_headroom AS
+HEADROOM_VIEW = """CREATE VIEW best_fit_headroom AS
 SELECT b.*, round(u.usable_gib, 5) AS usable_gib, round(u.usable_gib - b.total_gib, 5) AS headroom_gib
 FROM best_fit b JOIN (
     SELECT g.gpu, f.framework, min(coalesce(g.usable_macos_gib, g.usable_linux_gib), CASE
@@ -92,7 +92,7 @@ def _write_all(connection: sqlite3.Connection, folder: Path, version: str) -> di
         else:
             _write_plain(connection, one, frame.collect(), present)
     if {"best_fit", "gpus", "frameworks"} <= {one.name for one in present}:
-        connection.execute(_HEADROOM_VIEW)
+        connection.execute(HEADROOM_VIEW)
     connection.execute("COMMIT")
     return many
 

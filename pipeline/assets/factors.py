@@ -3,10 +3,9 @@
 import dagster as dg
 import polars as pl
 
-from estimator import weights as weight_bytes
 from pipeline import grid_tables
 from pipeline.assets.table_asset import table_asset
-from pipeline.factor_tables import kv_cache_at, runtime_at
+from pipeline.factor_tables import kv_cache_at, runtime_at, weights_of
 from pipeline.grid_resource import ProjectGrid
 
 
@@ -20,10 +19,8 @@ def weights(
 ) -> pl.LazyFrame:
     """Model x framework x quant x n_gpus: bytes on the device, on the host, in the file, read per token."""
     numbered = grid_tables.formats(grid.grid, frameworks, quants, kv_dtypes)
-    return weight_bytes.weights(
-        grid_tables.published_models(models, grid.span),
-        grid_tables.weight_formats(numbered),
-        grid_tables.gpu_counts(grid.span).lazy(),
+    return weights_of(
+        numbered, grid_tables.gpu_counts(grid.span).lazy(), grid_tables.published_models(models, grid.span)
     )
 
 

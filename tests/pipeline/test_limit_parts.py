@@ -7,10 +7,9 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-from estimator.weights import weights
 from pipeline import estimate_parts, grid_tables, limit_parts
 from pipeline.contracts.sources import read_sources
-from pipeline.factor_tables import kv_cache_at, runtime_at
+from pipeline.factor_tables import kv_cache_at, runtime_at, weights_of
 from pipeline.grid_resource import ProjectGrid, project_grid
 from pipeline.partitions import published_gpus
 from pipeline.project import project
@@ -35,7 +34,7 @@ def tables(grid: ProjectGrid) -> dict[str, pl.DataFrame]:
     numbered = grid_tables.formats(grid.grid, lazy["frameworks"], lazy["quants"], lazy["kv_dtypes"])
     counts = grid_tables.gpu_counts(grid.span).lazy()
     made = {
-        "weights": weights(models, grid_tables.weight_formats(numbered), counts),
+        "weights": weights_of(numbered, counts, models),
         "kv_cache": kv_cache_at(on_grid, models, grid, lazy),
         "runtime": runtime_at(on_grid, models, grid, lazy),
     }
