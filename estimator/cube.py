@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 
 import polars as pl
 
+from estimator.alternatives import Candidates, alternatives, candidates
 from estimator.bound import decode_tok_s_bound
 from estimator.capacity import engine_usable_gib, verdict
 from estimator.decode import decode_tok_s
@@ -86,22 +87,27 @@ def estimates(
     gpu_stacks: pl.DataFrame,
     measured_start: pl.DataFrame,
     measured_full: pl.DataFrame,
+    found: Candidates | None = None,
 ) -> pl.LazyFrame:
     """The rows of one GPU, in the order of `recipes`, with every column of the table but typed ids.
 
     `recipes`: those this GPU can run, engine and backend as Enums; `gpu`: gpu, memory_gib, usable_gib (own
     system), usable_windows_gib, citation; `gpu_stacks`: this GPU's rows of `stacks`, typed likewise; the
-    measured frames: this GPU's rows of `measured.measured_start` and `measured_full`, typed likewise.
+    measured frames: this GPU's rows of `measured.measured_start` and `measured_full`, typed likewise;
+    `found`: `alternatives.candidates` of the recipes, where they are known already.
     """
+    usable = _usable(gpu, "usable_gib")
+    fits = recipes.select(verdict(pl.col("total_gib"), usable) != "no_fit").to_series()
+    changes = alternatives(recipes, candidates(recipes) if found is None else found, fits)
     rows = with_stack(recipes, gpu_stacks, (*RATES, *INTERVALS, "basis"))
     measured = measured_columns(recipes, measured_start, measured_full)
     return (
-        pl.concat([rows, measured], how="horizontal")
+        pl.concat([rows, measured, changes], how="horizontal")
         .lazy()
         .with_columns(
             gpu=pl.lit(gpu["gpu"]),
             gpu_citation=pl.lit(gpu["citation"]),
-            verdict=verdict(pl.col("total_gib"), _usable(gpu, "usable_gib")),
+            verdict=verdict(pl.col("total_gib"), usable),
             verdict_windows=_windows_verdict(gpu),
             has_measurement=pl.col("n_anchors") > 0,
         )

@@ -1,59 +1,47 @@
 """How much of an accelerator's memory a program can use, per operating system.
 
-Readings of real devices come first. What no reading covers is derived from shares and reserves, taken from
-the readings in `sources/usable_memory/` (tests compare the constants below with those files).
+Readings of real devices come first. What no reading covers is derived from the shares and reserves of
+`sources/capacity_rules/`, which follow from the readings in `sources/usable_memory/`.
 """
 
 from __future__ import annotations
+
+from collections.abc import Mapping
 
 import polars as pl
 
 MIB_PER_GIB = 1024
 
-# Share of the marketed memory that nvidia-smi shows. GDDR without ECC: 12282 of 12288, 16376 of 16384, 24564
-# of 24576 MiB. GDDR5/6 of data-centre cards keeps 1/16 for ECC: A40 and L40S 46068 of 49152. HBM and GDDR7:
-# H100 PCIe 81559 of 81920, RTX 5090 32606 of 32768, PRO 6000 Server 97887 of 98304, GB200 189471 of 190464.
-PLAIN_SHARE = 0.9995
-INLINE_ECC_SHARE = 0.937
-HBM_SHARE = 0.995
-# Ascend, 64 GB class: 62740 of 65536 MiB are left to programs (vllm-ascend), driver included.
-ASCEND_SHARE = 0.957
-# What the Linux driver keeps of what nvidia-smi shows: 484 and 487 MiB (RTX 4090), 430 and 452 (RTX 3090),
-# 452 (RTX 5090).
-DRIVER_RESERVE_GIB = 0.45
-# Windows display driver model: budget below the Linux figure by 0.5 to 1 GiB (general knowledge); the
-# cautious end.
-WINDOWS_RESERVE_GIB = 1.0
-# Unified memory under Linux: the lower end of what a 128 GB Strix Halo lets the GPU map, 108 GiB.
-UNIFIED_LINUX_SHARE = 0.84
-# Metal's recommendedMaxWorkingSetSize: exactly 2/3 at 8, 16 and 32 GB, 0.75 at 48, 64 and 192 GB, 0.84 at
-# 128 GB.
-MACOS_SMALL_SHARE = 2 / 3
-MACOS_SMALL_LIMIT_GIB = 32
-MACOS_LARGE_SHARE = 0.75
-MACOS_128_SHARE = 0.84
+# The rules by name; values, units and sources are in sources/capacity_rules/.
+RULES = (
+    "driver_reserve", "macos_small_at_most", "shown_share_hbm", "shown_share_inline_ecc", "shown_share_plain",
+    "usable_share_ascend", "usable_share_macos", "usable_share_macos_128", "usable_share_macos_small",
+    "usable_share_unified_linux", "windows_display_reserve",
+)  # fmt: skip
+MACOS_READ_APART_GIB = 128  # the one size whose share was read to differ from its neighbours'
 
 USABLE_MEASURES = ("cuda-total", "engine-total", "metal-working-set", "os-limit")
 VISIBLE_MEASURES = ("nvidia-smi-total",)
 WINDOWS_CATEGORIES = ("consumer", "workstation", "laptop")
 
 
-def usable_memory(gpus: pl.DataFrame, readings: pl.DataFrame) -> pl.DataFrame:
+def usable_memory(gpus: pl.DataFrame, readings: pl.DataFrame, rules: Mapping[str, float]) -> pl.DataFrame:
     """Usable memory per operating system of every accelerator.
 
     `gpus`: gpu, vendor, category, memory_type, memory_gib (GiB as sold), unified_memory. `readings`: gpu, os,
-    measure, reading_mib, state. Out, one row per row of `gpus`: gpu, usable_linux_gib, usable_windows_gib,
-    usable_macos_gib (GiB) and usable_basis: `measured` where an accepted reading names the accelerator on its
-    own system (macOS for Apple, else Linux), else `derived`. Empty where the memory is unknown or the system
-    does not exist: only Apple has macOS, and Windows is given for the cards that people put into PCs. Of
-    several readings the lowest counts. Raises polars' ColumnNotFoundError for a missing column, nothing else.
+    measure, reading_mib, state. `rules`: the value of each of `RULES`. Out, one row per row of `gpus`: gpu,
+    usable_linux_gib, usable_windows_gib, usable_macos_gib (GiB) and usable_basis: `measured` where an
+    accepted reading names the accelerator on its own system (macOS for Apple, else Linux), else `derived`.
+    Empty where the memory is unknown or the system does not exist: only Apple has macOS, and Windows is given
+    for the cards that people put into PCs. Of several readings the lowest counts. Raises polars'
+    ColumnNotFoundError for a missing column, nothing else.
 
-    Source: device readings in sources/usable_memory/, and the shares and reserves at the top of this module.
+    Source: device readings in sources/usable_memory/, and the rules in sources/capacity_rules/.
     """
-    best = _lowest_readings(readings)
-    linux = pl.coalesce("read_linux_gib", _derived_linux_gib())
-    windows = pl.coalesce("read_windows_gib", linux - WINDOWS_RESERVE_GIB)
-    macos = pl.coalesce("read_macos_gib", pl.col("memory_gib") * _macos_share())
+    best = lowest_readings(readings)
+    linux = pl.coalesce("read_linux_gib", derived_linux_gib(rules))
+    windows = pl.coalesce("read_windows_gib", linux - rules["windows_display_reserve"])
+    macos = pl.coalesce("read_macos_gib", pl.col("memory_gib") * macos_share(rules))
     is_apple = pl.col("vendor") == "apple"
     own_reading = pl.when(is_apple).then(pl.col("read_macos_gib")).otherwise(pl.col("read_linux_gib"))
     known = pl.col("memory_gib").is_not_null()
@@ -73,7 +61,7 @@ def usable_memory(gpus: pl.DataFrame, readings: pl.DataFrame) -> pl.DataFrame:
     )  # fmt: skip
 
 
-def _lowest_readings(readings: pl.DataFrame) -> pl.DataFrame:
+def lowest_readings(readings: pl.DataFrame) -> pl.DataFrame:
     """One row per gpu: lowest accepted reading per system, and the lowest total that nvidia-smi shows."""
     accepted = readings.filter(pl.col("gpu").is_not_null(), pl.col("state").cast(pl.String) == "accepted")
     measure, system = pl.col("measure").cast(pl.String), pl.col("os").cast(pl.String)
@@ -88,39 +76,41 @@ def _lowest_readings(readings: pl.DataFrame) -> pl.DataFrame:
     )
 
 
-def _derived_linux_gib() -> pl.Expr:
+def derived_linux_gib(rules: Mapping[str, float]) -> pl.Expr:
     """Discrete: what the driver shows less its reserve. Unified: memory less what the system keeps."""
     memory = pl.col("memory_gib")
-    shown = pl.min_horizontal(pl.col("visible_gib"), memory * _visible_share())
+    shown = pl.min_horizontal(pl.col("visible_gib"), memory * shown_share(rules))
     return (
         pl.when(pl.col("unified_memory"))
-        .then(memory * UNIFIED_LINUX_SHARE)
+        .then(memory * rules["usable_share_unified_linux"])
         .when(pl.col("vendor") == "huawei")
-        .then(memory * ASCEND_SHARE)
-        .otherwise(shown - DRIVER_RESERVE_GIB)
+        .then(memory * rules["usable_share_ascend"])
+        .otherwise(shown - rules["driver_reserve"])
     )
 
 
-def _visible_share() -> pl.Expr:
+def shown_share(rules: Mapping[str, float]) -> pl.Expr:
+    """Share of the memory that the driver shows, by kind of memory and error correction."""
     kind = pl.col("memory_type").fill_null("")
     inline_ecc = (pl.col("category").cast(pl.String) == "datacenter") & kind.str.starts_with("GDDR")
     return (
         pl.when(kind.str.starts_with("HBM") | (kind == "GDDR7"))
-        .then(HBM_SHARE)
+        .then(rules["shown_share_hbm"])
         .when(inline_ecc)
-        .then(INLINE_ECC_SHARE)
-        .otherwise(PLAIN_SHARE)
+        .then(rules["shown_share_inline_ecc"])
+        .otherwise(rules["shown_share_plain"])
     )
 
 
-def _macos_share() -> pl.Expr:
+def macos_share(rules: Mapping[str, float]) -> pl.Expr:
+    """Metal's recommended working set as a share of the memory."""
     memory = pl.col("memory_gib")
     return (
-        pl.when(memory <= MACOS_SMALL_LIMIT_GIB)
-        .then(MACOS_SMALL_SHARE)
-        .when(memory == 128)
-        .then(MACOS_128_SHARE)
-        .otherwise(MACOS_LARGE_SHARE)
+        pl.when(memory <= rules["macos_small_at_most"])
+        .then(rules["usable_share_macos_small"])
+        .when(memory == MACOS_READ_APART_GIB)
+        .then(rules["usable_share_macos_128"])
+        .otherwise(rules["usable_share_macos"])
     )
 
 

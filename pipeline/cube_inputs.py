@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import polars as pl
 
@@ -54,9 +54,12 @@ class CubeInputs:
             weights=self.typed(self.tables["weights"].lazy()),
         )
 
-    def by_class(self, recipes: pl.DataFrame) -> RecipesByClass:
+    def by_class(
+        self, recipes: pl.DataFrame, worked_out: Callable[[pl.DataFrame], Any] = lambda _: None
+    ) -> RecipesByClass:
         """The recipes with what is needed to pick those of one GPU."""
-        return RecipesByClass(recipes, runnable.gpu_formats(self.formats, self.support), self.gpus)
+        formats = runnable.gpu_formats(self.formats, self.support)
+        return RecipesByClass(recipes, formats, self.gpus, worked_out)
 
     def evidence(self, accepted: pl.LazyFrame) -> pl.DataFrame:
         """What accepted measurements (framework, gpu, ...) say of every GPU, those outside the grid too."""

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import polars as pl
 
-from estimator import cube, measured
+from estimator import alternatives, cube, measured
 from estimator.recipes import recipes
 from pipeline import grid_tables
 from pipeline.cube_inputs import cube_inputs
@@ -44,12 +44,14 @@ class EstimateParts:
         """One GPU's rows in the cube's columns and types, sorted by the cube's key."""
         facts = self.gpus.row(by_predicate=pl.col("gpu") == gpu, named=True)
         mine = pl.col("gpu") == gpu
+        recipes, candidates = self.recipes.shared(facts)
         rows = cube.estimates(
-            self.recipes.of(facts),
+            recipes,
             facts,
             self.stacks.filter(mine).drop("gpu"),
             self.measured_start.filter(mine).drop("gpu"),
             self.measured_full.filter(mine).drop("gpu"),
+            candidates,
         )
         return conform(rows, CUBE, self.ids)
 
@@ -72,7 +74,7 @@ def prepare(grid: ProjectGrid, gpus: Sequence[str], tables: Mapping[str, pl.Data
     return EstimateParts(
         ids=inputs.ids,
         gpus=inputs.gpus,
-        recipes=inputs.by_class(left),
+        recipes=inputs.by_class(left, alternatives.candidates),
         stacks=inputs.typed(stacks.lazy()).collect(),
         measured_start=inputs.typed(at_known_ids(measured.measured_start(anchors), inputs.ids)).collect(),
         measured_full=inputs.typed(at_known_ids(full, inputs.ids)).collect(),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from threading import Lock
+from typing import Any
 
 import polars as pl
 
@@ -33,12 +34,16 @@ _TYPED = (
 
 @dataclass
 class RecipesByClass:
-    """Recipes of all GPUs, filtered for one GPU at a time; GPUs of one class share one filtering."""
+    """Recipes of all GPUs, filtered for one GPU at a time; GPUs of one class share one filtering.
+
+    `worked_out` is what they share besides, made of the filtered recipes.
+    """
 
     recipes: pl.DataFrame
     gpu_formats: pl.DataFrame
     gpus: pl.DataFrame
-    _kept: tuple[object, pl.DataFrame] | None = None
+    worked_out: Callable[[pl.DataFrame], Any] = lambda _: None
+    _kept: tuple[object, pl.DataFrame, Any] | None = None
     _lock: Lock = field(default_factory=Lock)
 
     def in_order(self, gpus: Sequence[str]) -> list[str]:
@@ -50,12 +55,17 @@ class RecipesByClass:
 
     def of(self, gpu: Mapping[str, object]) -> pl.DataFrame:
         """The recipes this GPU (a row of `own_system`) can run; kept until a GPU of another class asks."""
+        return self.shared(gpu)[0]
+
+    def shared(self, gpu: Mapping[str, object]) -> tuple[pl.DataFrame, Any]:
+        """The recipes of this GPU, and what is worked out of them."""
         formats = self.gpu_formats.filter(pl.col("gpu") == gpu["gpu"]).get_column("format")
         key = (tuple(formats), gpu["n_gpus_max"], gpu["capability"])
         with self._lock:  # parts are made two at a time
             if self._kept is None or self._kept[0] != key:
-                self._kept = (key, self._filtered(formats, gpu))
-            return self._kept[1]
+                kept = self._filtered(formats, gpu)
+                self._kept = (key, kept, self.worked_out(kept))
+            return self._kept[1:]
 
     def _filtered(self, formats: pl.Series, gpu: Mapping[str, object]) -> pl.DataFrame:
         capability = pl.lit(gpu["capability"], dtype=pl.Int16)

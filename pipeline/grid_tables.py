@@ -31,7 +31,14 @@ def published_models(models: pl.LazyFrame, span: Span) -> pl.LazyFrame:
 def formats(
     grid: Grid, frameworks: pl.LazyFrame, quants: pl.LazyFrame, kv_dtypes: pl.LazyFrame
 ) -> pl.DataFrame:
-    """The grid's formats, numbered in the order of `FORMAT`, with what the estimator reads of each part.
+    """The grid's formats, see `with_facts`."""
+    return with_facts(grid.format_rows(), frameworks, quants, kv_dtypes)
+
+
+def with_facts(
+    rows: pl.DataFrame, frameworks: pl.LazyFrame, quants: pl.LazyFrame, kv_dtypes: pl.LazyFrame
+) -> pl.DataFrame:
+    """Formats (the columns `FORMAT`), numbered in that order, with what the estimator reads of each part.
 
     Adds engine, parallel_mode, memory_utilization, framework_citation; quant_class, the densities, scope,
     compute_dtype, quant_citation; the bytes per element of keys and values, kv_dtype_citation.
@@ -57,8 +64,7 @@ def formats(
         kv_dtype_citation="citation",
     )
     return (
-        grid.format_rows()
-        .lazy()
+        rows.lazy()
         .join(engines, on="framework")
         .join(densities, on="quant")
         .join(caches, on=["framework", "kv_dtype"])

@@ -13,19 +13,39 @@ from warehouse.dictionary import Column, Table
 DETAIL_VIEW = "estimates_detail"
 
 _CITED = ("gpu", "model", "quant", "framework")
-_NEEDED_OF_GPUS = {"name", "usable_linux_gib", "usable_windows_gib", "usable_macos_gib"}
+_NEEDED_OF_GPUS = {"name", "memory_gib", "usable_linux_gib", "usable_windows_gib", "usable_macos_gib"}
 _NEEDED_OF_TEMPLATES = {"framework", "case", "template"}
 _NEEDED_OF_KV_DTYPES = {"framework", "kv_dtype", "flag", "is_default"}
 _NEEDED_OF_CITATIONS = {"citation", "title", "url", "repo", "commit", "path", "package", "derivation"}
 
+_NEEDED_OF_ENGINES = {"framework", "memory_policy", "memory_fraction"}
 _USABLE = "coalesce(g.usable_macos_gib, g.usable_linux_gib)"  # an Apple gpu has macOS only
-_HEADROOM = "round(({0} - e.total_gib)::DOUBLE, 3)"
-_GPU_COLUMNS = {
-    "gpu_name": ("g.name", "str", "", "Name of the accelerator as its maker sells it."),
-    "usable_gib": (_USABLE, "f64", "GiB", "Memory usable on the accelerator's own system (Linux, or macOS)."),
-    "headroom_gib": (_HEADROOM.format(_USABLE), "f64", "GiB", "usable_gib - total_gib; negative: missing."),
-    "headroom_windows_gib": (_HEADROOM.format("g.usable_windows_gib"), "f64", "GiB", "The same on Windows."),
-}
+# as the verdicts have it: 32 bits, and an engine with a share of the memory takes no more than that
+_SHARE = (
+    "(g.memory_gib::FLOAT * CASE WHEN f.memory_policy = 'utilization_of_total' "
+    "THEN f.memory_fraction::FLOAT END)"
+)
+_HEADROOM = "round(({0})::DOUBLE - e.total_gib::DOUBLE, 5)"
+
+
+def _of_engine(usable: str, has_engines: bool) -> str:
+    """What an engine may use of what the system leaves; null stays null."""
+    narrowed = f"CASE WHEN {usable} IS NOT NULL THEN least(({usable})::FLOAT, {_SHARE}) END"
+    return narrowed if has_engines else f"({usable})::FLOAT"
+
+
+def _gpu_columns(has_engines: bool) -> dict[str, tuple[str, str, str, str]]:
+    own, windows = (_of_engine(usable, has_engines) for usable in (_USABLE, "g.usable_windows_gib"))
+    return {
+        "gpu_name": ("g.name", "str", "", "Name of the accelerator as its maker sells it."),
+        "usable_gib": (own, "f32", "GiB", "Memory that the framework may use on the accelerator's own system "
+                       "(Linux, or macOS): what the driver leaves, and no more than the framework's share."),
+        "headroom_gib": (_HEADROOM.format(own), "f64", "GiB",
+                         "usable_gib - total_gib: left free, or, below 0, missing (the verdict is no_fit)."),
+        "headroom_windows_gib": (_HEADROOM.format(windows), "f64", "GiB", "The same on Windows."),
+    }  # fmt: skip
+
+
 _COMMAND = """replace(replace(replace(replace(
     CASE WHEN e.n_gpus = 1 THEN t.single_gpu
     ELSE coalesce(t.layer_split, t.tensor_parallel, t.graph_split, t.multi_gpu) END,
@@ -55,6 +75,8 @@ def detail_query(tables: Mapping[str, Table]) -> str:
     joins = []
     if _has(tables, "gpus", _NEEDED_OF_GPUS):
         joins.append("LEFT JOIN gpus g ON g.gpu = e.gpu")
+        if _has(tables, "frameworks", _NEEDED_OF_ENGINES):
+            joins.append("LEFT JOIN frameworks f ON f.framework = e.framework")
     if _has(tables, "launch_templates", _NEEDED_OF_TEMPLATES):
         joins.append(f"LEFT JOIN {_TEMPLATES} t ON t.framework = e.framework")
     if _has(tables, "kv_dtypes", _NEEDED_OF_KV_DTYPES):
@@ -77,7 +99,7 @@ def _added(tables: Mapping[str, Table]) -> dict[str, tuple[str, str, str, str]]:
     """Name -> (expression, dtype, unit, description) of each column the view adds."""
     added: dict[str, tuple[str, str, str, str]] = {}
     if _has(tables, "gpus", _NEEDED_OF_GPUS):
-        added |= _GPU_COLUMNS
+        added |= _gpu_columns(_has(tables, "frameworks", _NEEDED_OF_ENGINES))
     if _has(tables, "launch_templates", _NEEDED_OF_TEMPLATES):
         added["launch_command"] = (_COMMAND, "str", "", _COMMAND_WORDS)
     if _has(tables, "kv_dtypes", _NEEDED_OF_KV_DTYPES):

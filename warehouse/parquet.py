@@ -22,8 +22,10 @@ from warehouse.atomic import whole_file
 from warehouse.dictionary import Table, rises_by, schema_violations, table
 
 STAGE_LEVEL = 3
-RELEASE_LEVEL = 3  # level 6 saves a tenth and takes twice the time of writing 10^8 rows
-ROW_GROUP_ROWS = 122_880
+RELEASE_LEVEL = (
+    5  # a seventh smaller than 3 with these row groups; 6 saves 2 % more and takes half as long again
+)
+ROW_GROUP_ROWS = 491_520
 
 _SAFE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 

@@ -30,6 +30,16 @@ SCALES = {"GiB": 1_000, "tok/s": 100_000}
 
 _PAGE_BYTES = 8192  # a tenth faster to fill than 4096
 _FAST_PRAGMAS = ("journal_mode = OFF", "synchronous = OFF", "cache_size = -65536")
+# The framework's share of the memory counts as in the verdicts; SQLite's scalar min() is null with a null.
+HEADROOM_VIEW = """CREATE VIEW best_fit_headroom AS
+SELECT b.*, round(u.usable_gib, 5) AS usable_gib, round(u.usable_gib - b.total_gib, 5) AS headroom_gib
+FROM best_fit b JOIN (
+    SELECT g.gpu, f.framework, min(coalesce(g.usable_macos_gib, g.usable_linux_gib), CASE
+        WHEN f.memory_policy = 'utilization_of_total' AND f.memory_fraction IS NOT NULL
+        THEN g.memory_gib * f.memory_fraction
+        ELSE coalesce(g.usable_macos_gib, g.usable_linux_gib) END) AS usable_gib
+    FROM gpus g JOIN frameworks f
+) u ON u.gpu = b.gpu AND u.framework = b.framework"""
 # Keys of a coded table that questions name; the other keys together are one code, its setting.
 _NAMED_KEYS = ("gpu", "model")
 _SQL_TYPES = {
@@ -81,6 +91,8 @@ def _write_all(connection: sqlite3.Connection, folder: Path, version: str) -> di
             many[f"{one.name}_rows"] = _write_coded(connection, one, frame.collect())
         else:
             _write_plain(connection, one, frame.collect(), present)
+    if {"best_fit", "gpus", "frameworks"} <= {one.name for one in present}:
+        connection.execute(HEADROOM_VIEW)
     connection.execute("COMMIT")
     return many
 

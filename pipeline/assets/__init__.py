@@ -10,9 +10,12 @@ from pipeline.assets.evidence import (
     anchor_residuals,
     anchor_resolution,
     best_fit,
+    capacity,
     memory_accuracy,
     memory_residuals,
     rule_of_thumb,
+    verdict_accuracy,
+    verdict_audit,
 )
 from pipeline.assets.factors import kv_cache, runtime, runtime_steps, weights
 from pipeline.assets.release import release_asset
@@ -29,7 +32,10 @@ EVIDENCE = (
     memory_residuals,
     memory_accuracy,
     best_fit,
+    capacity,
     rule_of_thumb,
+    verdict_audit,
+    verdict_accuracy,
 )
 
 

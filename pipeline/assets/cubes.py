@@ -6,7 +6,7 @@ from typing import Protocol
 import dagster as dg
 import polars as pl
 
-from pipeline import estimate_parts, serving_parts
+from pipeline import estimate_parts, limit_parts, serving_parts
 from pipeline.assets.table_asset import cube_asset
 from pipeline.gpu_recipes import RecipesByClass
 from pipeline.grid_resource import ProjectGrid
@@ -20,7 +20,7 @@ class Parts(Protocol):
 
     recipes: RecipesByClass
 
-    def part(self, gpu: str) -> pl.LazyFrame:
+    def part(self, gpu: str) -> pl.DataFrame | pl.LazyFrame:
         """One gpu's rows in the cube's columns and types."""
         ...
 
@@ -66,4 +66,14 @@ def cube_assets(partitions: dg.StaticPartitionsDefinition) -> list[dg.AssetsDefi
         """Every workload and concurrency that a GPU can serve: throughput, latency, and what limits it."""
         fill(context, tables, progress, grid, serving_parts.READS, serving_parts.prepare)
 
-    return [estimates, serving]
+    @cube_asset(partitions, deps=limit_parts.READS)
+    def limits(
+        context: dg.AssetExecutionContext,
+        tables: dg.ResourceParam[TableStore],
+        progress: dg.ResourceParam[Progress],
+        grid: dg.ResourceParam[ProjectGrid],
+    ) -> None:
+        """How long a context, and how many requests, the memory of each GPU holds."""
+        fill(context, tables, progress, grid, limit_parts.READS, limit_parts.prepare)
+
+    return [estimates, serving, limits]

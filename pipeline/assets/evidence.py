@@ -8,10 +8,11 @@ from estimator import anchor_resolution as resolution
 from estimator import best_fit as answers
 from estimator import memory_accuracy as memory_judged
 from estimator import memory_residuals as memory_beside
-from estimator import residuals
+from estimator import residuals, system_memory
 from estimator import rule_of_thumb as page
 from estimator import runtime as runtimes
-from pipeline import grid_tables
+from estimator import verdict_audit as audits
+from pipeline import audit_settings, grid_tables
 from pipeline.assets.table_asset import table_asset
 from pipeline.grid_resource import ProjectGrid
 from pipeline.partitions import published_gpus
@@ -25,6 +26,24 @@ def anchor_residuals(
 ) -> pl.LazyFrame:
     """An estimate for exactly the setting of every resolved anchor, beside what was measured."""
     return residuals.anchor_residuals(anchors, serving_anchors, tables.read(residuals.SETTING_TABLES))
+
+
+@table_asset(deps=audit_settings.READS)
+def verdict_audit(tables: dg.ResourceParam[TableStore]) -> pl.LazyFrame:
+    """Our verdict at every measured or reported setting, beside what happened."""
+    return audit_settings.verdict_audit(tables.read(audit_settings.READS))
+
+
+@table_asset()
+def verdict_accuracy(verdict_audit: pl.LazyFrame) -> pl.LazyFrame:
+    """How often verdicts are right: the audit counted."""
+    return audits.verdict_accuracy(verdict_audit)
+
+
+@table_asset()
+def capacity(gpus: pl.DataFrame, usable_memory: pl.DataFrame, capacity_rules: pl.DataFrame) -> pl.DataFrame:
+    """What each operating system leaves to a program on each accelerator."""
+    return system_memory.capacity(gpus, usable_memory, capacity_rules)
 
 
 @table_asset()

@@ -4,11 +4,10 @@ import dagster as dg
 import polars as pl
 
 from estimator import engine_runtime as engine_runtimes
-from estimator import kv_cache as kv_caches
 from estimator import runtime as runtimes
-from estimator import weights as weight_bytes
 from pipeline import grid_tables
 from pipeline.assets.table_asset import table_asset
+from pipeline.factor_tables import kv_cache_at, runtime_at, weights_of
 from pipeline.grid_resource import ProjectGrid
 
 
@@ -22,10 +21,8 @@ def weights(
 ) -> pl.LazyFrame:
     """Model x framework x quant x n_gpus: bytes on the device, on the host, in the file, read per token."""
     numbered = grid_tables.formats(grid.grid, frameworks, quants, kv_dtypes)
-    return weight_bytes.weights(
-        grid_tables.published_models(models, grid.span),
-        grid_tables.weight_formats(numbered),
-        grid_tables.gpu_counts(grid.span).lazy(),
+    return weights_of(
+        numbered, grid_tables.gpu_counts(grid.span).lazy(), grid_tables.published_models(models, grid.span)
     )
 
 
@@ -40,14 +37,15 @@ def kv_cache(
     kv_dtypes: pl.LazyFrame,
 ) -> pl.LazyFrame:
     """Model x framework x kv_dtype x context x n_gpus: bytes needed, and bytes the engine reserves."""
-    numbered = grid_tables.formats(grid.grid, frameworks, quants, kv_dtypes)
-    spanned = grid_tables.published_models(models, grid.span)
-    return kv_caches.kv_cache(
-        spanned.select("model", "model_type", "n_layers", "model_citation"),
-        layers.join(spanned.select("model"), on="model", how="semi"),
-        grid_tables.cache_storages(numbered, frameworks, framework_steps),
-        grid_tables.contexts(grid.span).lazy(),
-        grid_tables.gpu_counts(grid.span).lazy(),
+    tables = {
+        "layers": layers,
+        "frameworks": frameworks,
+        "framework_steps": framework_steps,
+        "quants": quants,
+        "kv_dtypes": kv_dtypes,
+    }
+    return kv_cache_at(
+        grid_tables.contexts(grid.span).lazy(), grid_tables.published_models(models, grid.span), grid, tables
     )
 
 
@@ -63,15 +61,12 @@ def runtime(
     coefficients: pl.DataFrame,
 ) -> pl.LazyFrame:
     """Model x framework x backend x context x n_gpus: bytes of compute buffers, graphs and the context."""
-    numbered = grid_tables.formats(grid.grid, frameworks, quants, kv_dtypes)
-    spanned = grid_tables.published_models(models, grid.span)
-    return runtimes.runtime(
-        spanned.join(runtimes.attention_shapes(layers), on="model"),
-        grid_tables.stacks(numbered, frameworks),
-        grid_tables.contexts(grid.span).lazy(),
-        grid_tables.gpu_counts(grid.span).lazy(),
-        framework_steps,
-        coefficients,
+    tables = {
+        "layers": layers, "frameworks": frameworks, "framework_steps": framework_steps, "quants": quants,
+        "kv_dtypes": kv_dtypes, "coefficients": coefficients.lazy(),
+    }  # fmt: skip
+    return runtime_at(
+        grid_tables.contexts(grid.span).lazy(), grid_tables.published_models(models, grid.span), grid, tables
     )
 
 

@@ -10,7 +10,8 @@ from typing import Any
 
 import polars as pl
 
-from estimator.usable_memory import usable_memory
+from estimator.usable_memory import RULES, usable_memory
+from pipeline.contracts.capacity_rules import read_capacity_rules
 from pipeline.contracts.citing import CitationUse, check_cited, check_uncited
 from pipeline.contracts.faults import FaultLog, unknown_name
 from pipeline.contracts.gpu_checks import CHECKS, RATES, UNIT_CHECKS, Gpu, breaches
@@ -27,7 +28,7 @@ _GPU_ID = re.compile(r"^[a-z0-9][a-z0-9.-]*$")
 
 
 def read_gpus(root: Path, log: FaultLog, use: CitationUse) -> dict[str, pl.DataFrame]:
-    """The tables `gpus` (usable memory included) and `usable_memory` (the readings that it follows from)."""
+    """The tables `gpus` (usable memory included), and what it follows from: readings and rules."""
     records = _read_records(root, log, use)
     memory_gib = {gpu: _sound_memory(gpu, vendor, one) for gpu, (vendor, one) in records.items()}
     memory_gib |= dict.fromkeys(log.refused - set(records))
@@ -36,9 +37,16 @@ def read_gpus(root: Path, log: FaultLog, use: CitationUse) -> dict[str, pl.DataF
     facts = pl.DataFrame(rows, schema=_RECORD_SCHEMA, orient="row").with_columns(
         (pl.col("memory_bus_bits") * pl.col("memory_data_rate_gbit_s") / 8).alias("bandwidth_arithmetic_gb_s")
     )
-    usable = usable_memory(facts, readings)
+    rules = read_capacity_rules(root, log, use)
+    usable = usable_memory(facts, readings, _values(rules))
     gpus = facts.join(usable, on="gpu", how="left", validate="1:1")
-    return {"gpus": conform(gpus, "gpus").sort("gpu"), "usable_memory": readings}
+    return {"gpus": conform(gpus, "gpus").sort("gpu"), "usable_memory": readings,
+            "capacity_rules": rules}  # fmt: skip
+
+
+def _values(rules: pl.DataFrame) -> dict[str, float]:
+    """The rules by name; a missing one has its own fault, and 1 stands for it until it is mended."""
+    return dict.fromkeys(RULES, 1.0) | dict(rules.select("rule", "value").iter_rows())
 
 
 def _sound_memory(gpu: str, vendor: str, record: Gpu) -> float | None:

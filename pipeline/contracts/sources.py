@@ -21,6 +21,7 @@ from pipeline.contracts.labels import read_labels
 from pipeline.contracts.latent_modes import read_latent_modes
 from pipeline.contracts.launch_templates import read_launch_templates
 from pipeline.contracts.measurements import read_measurements
+from pipeline.contracts.memory_reports import KINDS, read_memory_reports
 from pipeline.contracts.models import read_models
 from pipeline.contracts.quants import read_quants
 from pipeline.contracts.stray_files import check_every_file_is_read
@@ -46,6 +47,8 @@ def read_sources(root: Path) -> dict[str, pl.DataFrame]:
     tables["coefficients"] = read_coefficients(root, log, use)
     tables["labels"] = read_labels(root, log, use)
     tables |= read_measurements(root, tables, log, use)
+    ids = {kind: _ids(tables, f"{kind}s", kind, log) for kind in KINDS}
+    tables["memory_reports"] = read_memory_reports(root, log, use, ids)
     _check_grid(root, tables, log)
     check_every_file_is_read(root, log)
     use.note(rule_of_thumb.CITATION, root / GRID_FILE)

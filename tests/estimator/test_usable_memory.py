@@ -5,7 +5,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from estimator import usable_memory as subject
 from estimator.usable_memory import usable_memory
 
 READINGS = Path(__file__).parents[2] / "sources" / "usable_memory"
@@ -17,6 +16,9 @@ READING_SCHEMA = {
     "gpu": pl.String, "os": pl.String, "measure": pl.String, "reading_mib": pl.Float64, "state": pl.String,
 }  # fmt: skip
 NONE = pl.DataFrame(schema=READING_SCHEMA)
+RULES = dict(
+    pl.read_csv(READINGS.parent / "capacity_rules" / "rules.csv").select("rule", "value").iter_rows()
+)
 
 
 def one(
@@ -32,7 +34,7 @@ def readings(*rows: tuple[str, str, float, str]) -> pl.DataFrame:
 def usable(
     gpus: pl.DataFrame, read: pl.DataFrame = NONE
 ) -> tuple[float | None, float | None, float | None, str | None]:
-    gpu, *values = usable_memory(gpus, read).row(0)
+    gpu, *values = usable_memory(gpus, read, RULES).row(0)
     assert gpu == "x"
     return tuple(values)  # type: ignore[return-value]
 
@@ -117,7 +119,7 @@ def test_order_and_number_of_rows_are_kept() -> None:
     gpus = pl.concat(
         [one("nvidia", "consumer", "GDDR6", size).with_columns(gpu=pl.lit(f"g{size}")) for size in (16, 4, 8)]
     )
-    assert usable_memory(gpus, NONE).get_column("gpu").to_list() == ["g16", "g4", "g8"]
+    assert usable_memory(gpus, NONE, RULES).get_column("gpu").to_list() == ["g16", "g4", "g8"]
 
 
 sizes = st.floats(min_value=1, max_value=2048, allow_nan=False)
@@ -140,7 +142,7 @@ def test_usable_is_between_nothing_and_the_memory(
     assert basis == "derived"
 
 
-def test_the_constants_agree_with_the_readings_in_the_sources() -> None:
+def test_the_rules_agree_with_the_readings_in_the_sources() -> None:
     schema = {"reading_mib": pl.Float64}
     files = [pl.read_csv(path, schema_overrides=schema) for path in sorted(READINGS.glob("*.csv"))]
     read = pl.concat(files).filter(pl.col("state") == "accepted", pl.col("gpu").is_not_null())
@@ -154,13 +156,13 @@ def test_the_constants_agree_with_the_readings_in_the_sources() -> None:
     plain = lowest_share(
         "rtx-3070-8gb", "rtx-3080-10gb", "rtx-3090-24gb", "rtx-4070-ti-12gb", "rtx-4090-24gb"
     )
-    assert plain == pytest.approx(subject.PLAIN_SHARE, abs=1e-4)
-    assert lowest_share("a40-48gb", "l40s-48gb") == pytest.approx(subject.INLINE_ECC_SHARE, abs=5e-4)
+    assert plain == pytest.approx(RULES["shown_share_plain"], abs=1e-4)
+    assert lowest_share("a40-48gb", "l40s-48gb") == pytest.approx(RULES["shown_share_inline_ecc"], abs=5e-4)
     hbm = lowest_share("h100-pcie-80gb", "a100-pcie-80gb", "gb200-186gb", "rtx-5090-32gb")
-    assert hbm == pytest.approx(subject.HBM_SHARE, abs=5e-4)
+    assert hbm == pytest.approx(RULES["shown_share_hbm"], abs=5e-4)
     of_cuda = read.filter(pl.col("measure").is_in(["cuda-total", "engine-total"]))
     kept = shown.join(of_cuda, on="gpu").select((pl.col("reading_mib") - pl.col("reading_mib_right")) / 1024)
-    assert kept.to_series().median() == pytest.approx(subject.DRIVER_RESERVE_GIB, abs=0.03)
+    assert kept.to_series().median() == pytest.approx(RULES["driver_reserve"], abs=0.03)
     metal = read.filter(pl.col("measure") == "metal-working-set")
     expected = (
         pl.when(memory_of(metal) <= 32).then(2 / 3).when(memory_of(metal) == 128).then(0.84).otherwise(0.75)

@@ -1,3 +1,4 @@
+import shutil
 from pathlib import Path
 
 import polars as pl
@@ -30,6 +31,7 @@ GOOD = {
 }
 NUMBERS = [name for name, value in GOOD.items() if value[0].isdigit()]
 FILE = "gpus/nvidia/rtx-4090-24gb.toml"
+RULES = Path(__file__).parents[2] / "sources" / "capacity_rules"
 
 
 def write(root: Path, file: str = FILE, tail: str = "", **changes: str | None) -> None:
@@ -39,6 +41,7 @@ def write(root: Path, file: str = FILE, tail: str = "", **changes: str | None) -
     lines += ["[cite]", f'"techpowerup/rtx-4090" = {cited!r}'.replace("'", '"'), tail]
     (root / file).parent.mkdir(parents=True, exist_ok=True)
     (root / file).write_text("\n".join(lines))
+    shutil.copytree(RULES, root / "capacity_rules", dirs_exist_ok=True)
 
 
 def read(root: Path) -> tuple[dict[str, pl.DataFrame], list[str]]:
@@ -66,7 +69,7 @@ def test_a_good_record_becomes_a_row(tmp_path: Path) -> None:
 
 def test_no_files_give_empty_tables_of_the_right_type(tmp_path: Path) -> None:
     tables, faults = read(tmp_path)
-    assert faults == []
+    assert faults == ["capacity_rules/rules.csv: file is missing"]
     assert violations(tables["gpus"], "gpus") == []
     assert violations(tables["usable_memory"], "usable_memory") == []
 

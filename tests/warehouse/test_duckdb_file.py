@@ -171,7 +171,8 @@ def test_detail_joins_room_and_command_when_there_are_gpus_and_templates(stage: 
     usable = ("usable_linux_gib", "usable_windows_gib", "usable_macos_gib")
     tables = {
         "estimates": dictionary.table("estimates"),
-        "gpus": made_up_table("gpus", "gpu", "name", *usable),
+        "gpus": made_up_table("gpus", "gpu", "name", "memory_gib", *usable),
+        "frameworks": made_up_table("frameworks", "framework", "memory_policy", "memory_fraction"),
         "launch_templates": made_up_table("launch_templates", "framework", "case", "template"),
         "kv_dtypes": made_up_table("kv_dtypes", "framework", "kv_dtype", "flag", "is_default"),
     }
@@ -180,8 +181,14 @@ def test_detail_joins_room_and_command_when_there_are_gpus_and_templates(stage: 
         connection.execute(f"CREATE VIEW seen AS FROM read_parquet('{files}')")
         connection.execute("CREATE VIEW estimates AS FROM seen")
         connection.execute(
-            f"""CREATE TABLE gpus AS SELECT '{GPUS[1]}' AS gpu, 'Beta' AS name, 7.0 AS usable_linux_gib,
+            f"""CREATE TABLE gpus AS SELECT '{GPUS[1]}' AS gpu, 'Beta' AS name, 8.0 AS memory_gib,
+            7.0 AS usable_linux_gib,
             6.0 AS usable_windows_gib, NULL::DOUBLE AS usable_macos_gib"""
+        )
+        connection.execute(
+            """CREATE TABLE frameworks AS
+            SELECT 'llama.cpp' AS framework, 'utilization_of_total' AS memory_policy,
+            0.75 AS memory_fraction"""
         )
         connection.execute(
             """CREATE TABLE launch_templates AS SELECT * FROM (VALUES
@@ -205,8 +212,8 @@ def test_detail_joins_room_and_command_when_there_are_gpus_and_templates(stage: 
         several = connection.execute(f"SELECT launch_command FROM ({detail_query(tables)})").fetchall()
         given = connection.execute(f"{detail_query(tables)} LIMIT 0").description or []
     assert rows == [
-        ("gguf/q4_k_m", "Beta", 0.72, -0.28, "serve {repo}:Q4_K_M -c 8192", "-ctk f16"),
-        ("gguf/q8_0", "Beta", 0.72, -0.28, "serve {repo}:Q8_0 -c 8192", "-ctk f16"),
+        ("gguf/q4_k_m", "Beta", -0.28, -0.28, "serve {repo}:Q4_K_M -c 8192", "-ctk f16"),
+        ("gguf/q8_0", "Beta", -0.28, -0.28, "serve {repo}:Q8_0 -c 8192", "-ctk f16"),
     ]
     assert several == [("serve -sm layer --gpus 2",)]
     assert every == [(8,)]  # an estimate of an unknown gpu stays, none is repeated

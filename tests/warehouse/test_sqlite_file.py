@@ -11,7 +11,7 @@ import pytest
 
 from tests.warehouse.small_stage import IDS, VERSION, best_fit
 from warehouse import dictionary, parquet
-from warehouse.sqlite_file import FILE_NAME, build_sqlite
+from warehouse.sqlite_file import FILE_NAME, HEADROOM_VIEW, build_sqlite
 
 
 def query(path: Path, statement: str) -> list[tuple[object, ...]]:
@@ -109,3 +109,31 @@ def test_failure_leaves_no_file(stage: Path) -> None:
         build_sqlite(stage, VERSION)
     assert not (stage / FILE_NAME).exists()
     assert not list(stage.glob(".*"))
+
+
+def test_headroom_is_what_the_framework_may_use_less_the_total() -> None:
+    """The view alone, over made-up tables: a share of the memory, no share, and a machine with macOS."""
+    with closing(sqlite3.connect(":memory:")) as connection:
+        connection.execute("CREATE TABLE gpus (gpu, memory_gib, usable_linux_gib, usable_macos_gib)")
+        connection.execute("CREATE TABLE frameworks (framework, memory_policy, memory_fraction)")
+        connection.execute("CREATE TABLE best_fit (gpu, framework, total_gib)")
+        connection.executemany(
+            "INSERT INTO gpus VALUES (?, ?, ?, ?)", [("card", 24.0, 23.5, None), ("mac", 36.0, None, 27.0)]
+        )
+        connection.executemany(
+            "INSERT INTO frameworks VALUES (?, ?, ?)",
+            [("share", "utilization_of_total", 0.5), ("unknown", "utilization_of_total", None),
+             ("free", "fraction_of_free", 0.8)],
+        )  # fmt: skip
+        connection.executemany(
+            "INSERT INTO best_fit VALUES (?, ?, ?)",
+            [
+                ("card", "share", 10.0),
+                ("card", "unknown", 10.0),
+                ("card", "free", 24.0),
+                ("mac", "free", 26.5),
+            ],
+        )
+        connection.execute(HEADROOM_VIEW)
+        rows = connection.execute("SELECT usable_gib, headroom_gib FROM best_fit_headroom")
+        assert sorted(rows.fetchall()) == [(12.0, 2.0), (23.5, -0.5), (23.5, 13.5), (27.0, 0.5)]

@@ -1,0 +1,96 @@
+"""Lays the measured settings out and works out their memory: each at its own format, count and context."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import polars as pl
+
+from estimator import verdict_audit as audits
+from pipeline import grid_tables
+from pipeline.factor_tables import cache_of, runtime_of, weights_of
+from pipeline.gpu_recipes import own_system
+
+READS = (
+    "gpus",
+    "models",
+    "layers",
+    "quants",
+    "frameworks",
+    "framework_steps",
+    "kv_dtypes",
+    "coefficients",
+    "anchors",
+    "serving_anchors",
+    "memory_reports",
+)
+
+
+def verdict_audit(tables: Mapping[str, pl.DataFrame]) -> pl.LazyFrame:
+    """The table `verdict_audit`. `tables`: all of `READS`, by name."""
+    lazy = {name: grid_tables.in_text(frame.lazy()) for name, frame in tables.items()}
+    # an engine without a stated way to split works layer by layer
+    lazy["frameworks"] = lazy["frameworks"].with_columns(pl.col("parallel_mode").fill_null("layer"))
+    settings = audits.in_steps(
+        pl.concat(
+            [
+                audits.decode_settings(lazy["anchors"], lazy["models"]),
+                audits.serving_settings(lazy["serving_anchors"]),
+                audits.report_settings(lazy["memory_reports"], lazy["gpus"]),
+            ],
+            how="vertical_relaxed",
+        )
+    ).collect()
+    numbered = grid_tables.with_facts(
+        settings.select(audits.SETTING).unique(),
+        lazy["frameworks"],
+        lazy["quants"],
+        _with_others_caches(lazy["kv_dtypes"], lazy["frameworks"]),
+    )
+    models = lazy["models"].with_columns(model_citation="citation")
+    parts = [
+        _factors(mine, numbered.filter(pl.col("framework") == name), models, lazy)
+        for (name,), mine in settings.partition_by("framework", as_dict=True, maintain_order=True).items()
+    ]
+    weights, kv_cache, runtime = (
+        pl.concat(part) for part in zip(*(pl.collect_all(part) for part in parts if part), strict=True)
+    )
+    gpus = own_system(tables["gpus"]).select("gpu", "memory_gib", "usable_gib", "unified_memory")
+    return audits.verdict_audit(
+        settings.lazy(),
+        weights.lazy(),
+        kv_cache.lazy(),
+        runtime.lazy(),
+        numbered.select("framework", "memory_utilization").unique().lazy(),
+        gpus.lazy(),
+    )
+
+
+def _with_others_caches(kv_dtypes: pl.LazyFrame, frameworks: pl.LazyFrame) -> pl.LazyFrame:
+    """The cache types, and for frameworks without one of a name the largest that any has under that name."""
+    sizes = ("k_bytes_per_element", "v_bytes_per_element")
+    anyones = (
+        kv_dtypes.drop_nulls(sizes).group_by("kv_dtype").agg(pl.col(*sizes).max(), pl.col("citation").min())
+    )
+    others = (
+        frameworks.select("framework")
+        .join(anyones, how="cross")
+        .join(kv_dtypes, on=["framework", "kv_dtype"], how="anti")
+    )
+    return pl.concat([kv_dtypes.select(others.collect_schema().names()), others])
+
+
+def _factors(
+    settings: pl.DataFrame, numbered: pl.DataFrame, models: pl.LazyFrame, tables: Mapping[str, pl.LazyFrame]
+) -> list[pl.LazyFrame]:
+    """weights, kv_cache and runtime over one framework's models, counts and contexts; [] without a format."""
+    if numbered.is_empty():
+        return []
+    mine = models.join(settings.select("model").unique().lazy(), on="model", how="semi")
+    counts = settings.select(pl.col("n_gpus").cast(pl.Int64)).unique().sort("n_gpus").lazy()
+    contexts = settings.select(pl.col("context_tokens").cast(pl.Int64)).unique().sort("context_tokens").lazy()
+    factors: list[Callable[..., pl.LazyFrame]] = [cache_of, runtime_of]
+    return [
+        weights_of(numbered, counts, mine),
+        *(factor(numbered, contexts, counts, mine, tables) for factor in factors),
+    ]

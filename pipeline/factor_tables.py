@@ -1,0 +1,76 @@
+"""Weights, KV cache and runtime memory for any formats, counts and contexts: one place for those who ask.
+
+The factor tables ask for the grid's, the limits for other contexts, the audit for what people ran.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import polars as pl
+
+from estimator import kv_cache as kv_caches
+from estimator import runtime as runtimes
+from estimator import weights as weight_bytes
+from pipeline import grid_tables
+from pipeline.grid_resource import ProjectGrid
+
+Tables = Mapping[str, pl.LazyFrame]
+
+
+def weights_of(numbered: pl.DataFrame, counts: pl.LazyFrame, models: pl.LazyFrame) -> pl.LazyFrame:
+    """The columns of `weights` for any formats (`grid_tables.with_facts`) and counts (n_gpus)."""
+    return weight_bytes.weights(models, grid_tables.weight_formats(numbered), counts)
+
+
+def kv_cache_at(
+    contexts: pl.LazyFrame, models: pl.LazyFrame, grid: ProjectGrid, tables: Tables
+) -> pl.LazyFrame:
+    """The table `kv_cache` of the grid's formats and counts, at the given contexts for the given models.
+
+    `contexts`: context_tokens; `models`: `grid_tables.published_models`; `tables`: layers, frameworks,
+    framework_steps, quants, kv_dtypes.
+    """
+    return cache_of(
+        _of_grid(grid, tables), contexts, grid_tables.gpu_counts(grid.span).lazy(), models, tables
+    )
+
+
+def runtime_at(
+    contexts: pl.LazyFrame, models: pl.LazyFrame, grid: ProjectGrid, tables: Tables
+) -> pl.LazyFrame:
+    """As `kv_cache_at`, the table `runtime`."""
+    return runtime_of(
+        _of_grid(grid, tables), contexts, grid_tables.gpu_counts(grid.span).lazy(), models, tables
+    )
+
+
+def cache_of(
+    numbered: pl.DataFrame, contexts: pl.LazyFrame, counts: pl.LazyFrame, models: pl.LazyFrame, tables: Tables
+) -> pl.LazyFrame:
+    """The columns of `kv_cache` for any formats (`grid_tables.with_facts`) and counts (n_gpus)."""
+    return kv_caches.kv_cache(
+        models.select("model", "model_type", "n_layers", "model_citation"),
+        tables["layers"].join(models.select("model"), on="model", how="semi"),
+        grid_tables.cache_storages(numbered, tables["frameworks"], tables["framework_steps"]),
+        contexts,
+        counts,
+    )
+
+
+def runtime_of(
+    numbered: pl.DataFrame, contexts: pl.LazyFrame, counts: pl.LazyFrame, models: pl.LazyFrame, tables: Tables
+) -> pl.LazyFrame:
+    """As `cache_of`, the columns of `runtime`; `tables`: coefficients too."""
+    return runtimes.runtime(
+        models.join(runtimes.attention_shapes(tables["layers"]), on="model"),
+        grid_tables.stacks(numbered, tables["frameworks"]),
+        contexts,
+        counts,
+        tables["framework_steps"],
+        tables["coefficients"].collect(),
+    )
+
+
+def _of_grid(grid: ProjectGrid, tables: Tables) -> pl.DataFrame:
+    return grid_tables.formats(grid.grid, tables["frameworks"], tables["quants"], tables["kv_dtypes"])
