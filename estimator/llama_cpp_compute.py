@@ -31,6 +31,7 @@ COEFFICIENTS: Final = (
     "layer_floats",
     "slot_floats",
     "output_floats",
+    "output_masks",
     "score_floats",
     "first_device_floats",
     "last_device_floats",
@@ -133,28 +134,19 @@ def recurrent_slot_floats() -> pl.Expr:
 def compute_shapes(cached: pl.LazyFrame) -> pl.LazyFrame:
     """One row per model: what the buffer's forms need, from the layers of `with_llama_cpp_layers`.
 
-    Reads further attention_rows, extra_rows, output_rows, last_rows of the architecture and vocab_size. Out:
-    model, hidden_size, vocab_size, and the floats of every part.
+    Out: model, hidden_size, vocab_size, and the floats of every part.
     """
-    defaults = cached.with_columns(
-        attention_rows=pl.col("attention_rows").fill_null("heads"),
-        extra_rows=_number("extra_rows"),
-        output_rows=_number("output_rows"),
-        last_rows=pl.col("last_rows").fill_null(OUTPUT_COPY_ROWS).cast(pl.Float64),
-    )
     attention = _attention_floats()
     feeds = pl.max_horizontal(dense_floats(), routed_floats(pl.col("widest_attention")), shared_floats())
     indexed = _number("index_head_dim") > 0
     attends = pl.col("mixer").is_in(["full", "sliding", "chunked", "mla"])
     return (
-        defaults.with_columns(attention=attention)
+        cached.with_columns(attention=attention)
         .with_columns(widest_attention=_rows_of_attention(pl.col("attention").max().over("model")))
         .group_by("model", maintain_order=True)
         .agg(
-            pl.col("model_type").first(),
             hidden_size=pl.col("hidden_size").first().cast(pl.Float64),
             vocab_size=pl.col("vocab_size").first().cast(pl.Float64),
-            all_layers=pl.col("all_layers").first(),
             attends=attends.any(),
             is_latent=pl.col("is_latent").any(),
             used_window_tokens=pl.col("used_window_tokens").max(),
@@ -183,26 +175,62 @@ def compute_shapes(cached: pl.LazyFrame) -> pl.LazyFrame:
             .otherwise(0.0).max(),
             query_latent_dim=_number("q_latent_dim").max(),
             per_layer_floats=(_number("per_layer_input_size") * pl.col("n_layers")).sum(),
-            output_rows=pl.col("output_rows").first(),
-            last_rows=pl.col("last_rows").first(),
-            k_head_dim=pl.when(pl.col("k_head_dim").n_unique() == 1).then(pl.col("k_head_dim").first()),
+            output_rows=pl.col("output_rows").first().cast(pl.Float64),
+            last_rows=pl.col("last_rows").first().cast(pl.Float64),
+            position_rows=pl.col("position_rows").first().cast(pl.Float64),
+            rotated_attention=pl.col("rotated_attention").first(),
+            key_rotation=_rotation_elements(attends & pl.col("used_window_tokens").is_null()),
+            window_key_rotation=_rotation_elements(pl.col("used_window_tokens").is_not_null()),
         )
     )  # fmt: skip
 
 
-def mask_cells() -> pl.Expr:
-    """Cells that the attention masks span: full, windowed, and the indexer's."""
-    window = pl.when(pl.col("used_window_tokens").is_not_null()).then(
-        window_cells(pl.col("used_window_tokens"))
-    )
-    indexer = pl.when(pl.col("index_layers") > 0).then(sequence_cells()).otherwise(0)
-    cells = sequence_cells() + window.fill_null(0) + indexer
-    return pl.when("attends").then(cells).otherwise(0).cast(pl.Float64)
+def _rotation_elements(of: pl.Expr) -> pl.Expr:
+    """Elements of the rotation of keys in one cache: the largest power of two from 64 that divides the head size,
+    squared; 0 where head sizes differ or do not divide."""
+    size = pl.when("is_latent").then("latent_dim").otherwise("k_head_dim").cast(pl.Int64).filter(of)
+    width = size.max()
+    power = (
+        pl.when(width % 512 == 0).then(512).when(width % 256 == 0).then(256).when(width % 128 == 0).then(128)
+        .when(width % ROTATION_WIDTH == 0).then(ROTATION_WIDTH).otherwise(0)
+    )  # fmt: skip
+    return pl.when(size.n_unique() == 1).then(power * power).otherwise(0).cast(pl.Float64)
 
 
-def mask_floats() -> pl.Expr:
-    """The masks with flash attention, in floats per token."""
-    return mask_cells() * (MASK_BYTES / F32_BYTES)
+def rotation_bytes() -> pl.Expr:
+    """Quantised keys and values are rotated before they are stored: the rotations of every cache, and what the
+    rotated query changes in the layer.
+
+    A rotated query lies in a place of its own: the attention output's place holds the hidden row when both are
+    of one size, and a smaller one cannot be used again (llama-kv-cache.cpp attn_rot_k, llama-graph.cpp).
+    """
+    quantised = pl.col("k_bytes_per_element") < MASK_BYTES
+    rotations = pl.col("key_rotation") + pl.col("window_key_rotation")
+    values = pl.when("is_latent").then(0).otherwise(
+        (pl.col("key_rotation") > 0).cast(pl.Float64) + (pl.col("window_key_rotation") > 0).cast(pl.Float64)
+    ) * ROTATION_WIDTH**2
+    attention, hidden = pl.col("attention_width"), pl.col("hidden_size")
+    serial = pl.when(attention < hidden).then(attention).when(attention == hidden).then(-hidden).otherwise(0.0)
+    moved = (
+        pl.when(pl.col("rotated_attention") == "serial").then(serial)
+        .when(pl.col("rotated_attention") == "row").then(hidden)
+        .otherwise(0.0)
+    )  # fmt: skip
+    rotated = rotations + values + _number("ubatch_tokens") * moved
+    return pl.when(quantised & (rotations > 0)).then(F32_BYTES * rotated).otherwise(0.0)
+
+
+def attention_mask_cells() -> pl.Expr:
+    """Cells that the attention masks span, full and windowed; none without attention."""
+    window = window_cells(pl.col("used_window_tokens")).fill_null(0)
+    return pl.when("attends").then(sequence_cells() + window).otherwise(0).cast(pl.Float64)
+
+
+def mask_floats(bytes_per_cell: int = MASK_BYTES) -> pl.Expr:
+    """One copy of the masks in floats per token: f16 with flash attention, f32 without; an indexer's is always
+    f16."""
+    indexer = pl.when(pl.col("index_layers") > 0).then(sequence_cells()).otherwise(0).cast(pl.Float64)
+    return (attention_mask_cells() * bytes_per_cell + indexer * MASK_BYTES) / F32_BYTES
 
 
 def position_floats() -> pl.Expr:
@@ -253,7 +281,7 @@ def fused_bytes() -> pl.Expr:
     widest = pl.max_horizontal(ubatch * layer_floats(), recurrent)
     known = ubatch * pl.col("layer_floats") + slots * pl.col("slot_floats").fill_null(0.0)
     floats = pl.when(pl.col("layer_floats").is_not_null()).then(known).otherwise(widest)
-    return F32_BYTES * (floats + ubatch * mask_floats())
+    return F32_BYTES * (floats + ubatch * mask_floats()) + rotation_bytes()
 
 
 def score_cells() -> pl.Expr:
@@ -271,25 +299,33 @@ def score_bytes() -> pl.Expr:
     latent = 2 * pl.col("hidden_size") + 2 * pl.col("absorbed_floats") - 5 * pl.col("hidden_size")
     kept = pl.coalesce("score_floats", pl.when("is_latent").then(latent).otherwise(attention))
     scores = pl.when("attends").then(score_cells() + kept).otherwise(0.0)
-    attending = F32_BYTES * ubatch * (scores + 2 * mask_floats())
-    return pl.max_horizontal(attending, fused_bytes() + F32_BYTES * ubatch * mask_floats())
+    attending = F32_BYTES * ubatch * (scores + mask_floats(F32_BYTES))
+    wider = mask_floats(F32_BYTES) - mask_floats()
+    return pl.max_horizontal(attending, fused_bytes() + F32_BYTES * ubatch * wider)
 
 
 def output_bytes() -> pl.Expr:
     """Logits and last hidden rows of every output the micro-batch may have."""
     outputs = pl.min_horizontal("ubatch_tokens", "outputs").cast(pl.Float64)
     beside = pl.coalesce("output_floats", pl.col("output_rows") * pl.col("hidden_size"))
-    return F32_BYTES * outputs * (pl.col("vocab_size") + pl.col("hidden_size") + beside)
+    logits = F32_BYTES * outputs * (pl.col("vocab_size") + pl.col("hidden_size") + beside)
+    return logits + pl.col("output_masks").fill_null(0.0) * mask_bytes()
 
 
 def mask_bytes() -> pl.Expr:
     """All masks of one copy in bytes: f16 with flash attention, f32 without."""
-    width = pl.when("flash_attention").then(1.0).otherwise(2.0)
-    return F32_BYTES * width * _number("ubatch_tokens") * mask_floats()
+    floats = pl.when("flash_attention").then(mask_floats()).otherwise(mask_floats(F32_BYTES))
+    return F32_BYTES * _number("ubatch_tokens") * floats
 
 
-def device_compute_bytes() -> pl.Expr:
-    """Compute buffer of device number `device` of n_gpus.
+def fullest_compute_bytes() -> pl.Expr:
+    """Compute buffer of the device that needs most: the first or the last."""
+    last = pl.col("n_gpus").cast(pl.Int64) - 1
+    return pl.max_horizontal(device_compute_bytes(pl.lit(0, pl.Int64)), device_compute_bytes(last))
+
+
+def device_compute_bytes(device: pl.Expr) -> pl.Expr:
+    """Compute buffer of device number `device` (from 0) of n_gpus.
 
     One device: the widest layer or the logits. Several under layer split compute as a pipeline, whose inputs
     exist four times: three more masks, and input rows (four hidden rows on the first device, eight on the others).
@@ -307,7 +343,7 @@ def device_compute_bytes() -> pl.Expr:
         pl.when(fused).then("last_device_floats").otherwise("last_device_scores_floats"),
         pl.col("last_rows") * hidden + indices,
     )
-    is_first, is_last = pl.col("device") == 0, pl.col("device") == pl.col("n_gpus") - 1
+    is_first, is_last = device == 0, device == pl.col("n_gpus") - 1
     copies = (PIPELINE_COPIES - 1) * mask_bytes()
     staged = plain + copies + F32_BYTES * ubatch * pl.when(is_first).then(first).otherwise(later)
     logits = output_bytes() + copies + mask_bytes() + F32_BYTES * ubatch * (pl.col("last_rows") * hidden + indices)
@@ -334,6 +370,5 @@ def host_compute_bytes() -> pl.Expr:
         2 * pl.col("value_width") * windows
     )
     rows = pl.when(pl.col("n_gpus") > 1).then(5.0).otherwise(2.0)
-    positions = pl.when(pl.col("model_type") == "gpt2").then(hidden).otherwise(0.0)
-    floats = rows * hidden + positions + copies * (indices + pl.col("per_layer_floats"))
+    floats = (rows + pl.col("position_rows")) * hidden + copies * indices + pl.col("per_layer_floats")
     return F32_BYTES * ubatch * floats + copies * mask_bytes()

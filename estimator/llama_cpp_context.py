@@ -63,24 +63,28 @@ def layer_cells() -> pl.Expr:
     return pl.coalesce(window_cells(pl.col("used_window_tokens")), sequence_cells()) * streams()
 
 
-def with_llama_cpp_layers(layers: pl.LazyFrame, traits: pl.LazyFrame) -> pl.LazyFrame:
-    """The layers as llama.cpp sees them.
+def with_llama_cpp_layers(layers: pl.LazyFrame) -> pl.LazyFrame:
+    """The table `llama_cpp_layers` with what its caches hold.
 
-    `layers`: the table, with model_type; `traits`: model_type, uses_window, caches_latent. Adds
-    first_layer and all_layers (positions in the model), used_window_tokens, key_width, value_width and
-    widest_value (of the whole model) in elements per cell, keeps_cells, state_elements.
+    Adds first_layer and all_layers (positions among the layers of the file), used_window_tokens, is_latent,
+    key_width, index_width, value_width and widest_value (of the whole model) in elements per cell, keeps_cells,
+    state_elements.
     """
     return (
-        layers.join(traits, on="model_type", how="left")
-        .sort("model", "group")
+        layers.sort("model", "group")
         .with_columns(pl.col("n_layers").cast(pl.Int64))
         .with_columns(
             first_layer=pl.col("n_layers").cum_sum().over("model", order_by="group") - pl.col("n_layers"),
-            all_layers=pl.col("n_layers").sum().over("model"),
-            used_window_tokens=pl.when(pl.col("uses_window").fill_null(False)).then("window_tokens"),
-            is_latent=(pl.col("mixer") == "mla") & pl.col("caches_latent").fill_null(True),
+            all_layers=pl.col("n_layers").sum().over("model") + pl.col("prediction_layers").cast(pl.Int64),
+            used_window_tokens=pl.when("uses_window").then("window_tokens").cast(pl.Int64),
+            is_latent=(pl.col("mixer") == "mla") & pl.col("caches_latent"),
         )
-        .with_columns(key_width=_key_width(), value_width=_value_width(), keeps_cells=_keeps_cells())
+        .with_columns(
+            key_width=_key_width(),
+            index_width=pl.col("index_head_dim").cast(pl.Int64).fill_null(0),
+            value_width=_value_width(),
+            keeps_cells=_attends() & ~pl.col("shares_kv").fill_null(False),
+        )
         .with_columns(
             widest_value=pl.col("value_width").max().over("model"),
             state_elements=pl.col("f32_state_elements").cast(pl.Int64) + pl.col("conv_state_elements"),
@@ -95,8 +99,7 @@ def _cache_heads() -> pl.Expr:
 def _key_width() -> pl.Expr:
     per_head = _cache_heads() * pl.col("k_head_dim").cast(pl.Int64)
     width = pl.when("is_latent").then(pl.col("latent_dim").cast(pl.Int64)).otherwise(per_head)
-    index = pl.col("index_head_dim").cast(pl.Int64).fill_null(0)
-    return pl.when(_attends()).then(width.fill_null(0) + index).otherwise(0)
+    return pl.when(_attends()).then(width.fill_null(0)).otherwise(0)
 
 
 def _value_width() -> pl.Expr:
@@ -106,10 +109,6 @@ def _value_width() -> pl.Expr:
 
 def _attends() -> pl.Expr:
     return pl.col("mixer").is_in(_ATTENDS)
-
-
-def _keeps_cells() -> pl.Expr:
-    return _attends() & ~pl.col("shares_kv").fill_null(False)
 
 
 def layers_on_device(device: pl.Expr) -> pl.Expr:
@@ -130,14 +129,35 @@ def _first_unit(device: pl.Expr) -> pl.Expr:
 
 
 def layer_context_bytes() -> pl.Expr:
-    """Bytes of one layer: its cells, and its state once per slot, in 4-byte floats."""
+    """Bytes of one layer: its cells, and its state once per slot, in 4-byte floats.
+
+    Without flash attention values lie transposed, every layer as wide as the widest of the model. An indexer keeps
+    one key per position of the whole context; compressed attention (DeepSeek-V4) one entry per `kv_compression`
+    positions beside its window.
+    """
     value_width = pl.when("flash_attention").then("value_width").otherwise("widest_value")
     has_values = pl.col("value_width") > 0
-    keys = layer_cells() * pl.col("key_width") * pl.col("k_bytes_per_element")
+    whole = sequence_cells() * streams()
+    entries = (whole // pl.col("kv_compression").cast(pl.Int64)).fill_null(0) * pl.col("key_width")
+    indexed = pl.when(pl.col("kv_compression").is_null()).then(whole).otherwise(
+        whole // pl.col("kv_compression").cast(pl.Int64)
+    ) * pl.col("index_width")
+    kept = layer_cells() * pl.col("key_width") + entries + indexed
+    keys = kept * pl.col("k_bytes_per_element")
     values = pl.when(has_values).then(layer_cells() * value_width * pl.col("v_bytes_per_element")).otherwise(0.0)
     cells = pl.when("keeps_cells").then(keys + values).otherwise(0.0)
     state = pl.col("state_elements") * STATE_BYTES * pl.col("slots").cast(pl.Int64)
     return cells.ceil().cast(pl.Int64) + state
+
+
+def fullest_context_bytes(cached: pl.LazyFrame, settings: pl.LazyFrame) -> pl.LazyFrame:
+    """As `context_bytes`, on the device that holds most."""
+    columns = list(settings.collect_schema())
+    return (
+        context_bytes(cached, settings)
+        .group_by("model", *columns, maintain_order=True)
+        .agg(pl.col("context_bytes").max())
+    )
 
 
 def context_bytes(cached: pl.LazyFrame, settings: pl.LazyFrame) -> pl.LazyFrame:

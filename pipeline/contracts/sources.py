@@ -19,6 +19,7 @@ from pipeline.contracts.grid import GRID_FILE, check_grid_ids, read_grid
 from pipeline.contracts.kv_dtypes import read_kv_dtypes
 from pipeline.contracts.labels import read_labels
 from pipeline.contracts.launch_templates import read_launch_templates
+from pipeline.contracts.llama_cpp_compute import read_llama_cpp_compute
 from pipeline.contracts.measurements import read_measurements
 from pipeline.contracts.models import read_models
 from pipeline.contracts.quants import read_quants
@@ -42,6 +43,9 @@ def read_sources(root: Path) -> dict[str, pl.DataFrame]:
     caches = _ids(tables, "kv_dtypes", "kv_dtype", log)
     tables |= read_support(root, log, use, frameworks, _ids(tables, "quants", "quant", log), caches)
     tables["coefficients"] = read_coefficients(root, log, use)
+    tables["llama_cpp_compute"] = read_llama_cpp_compute(
+        root, log, use, _ids(tables, "models", "model", log)
+    )
     tables["labels"] = read_labels(root, log, use)
     tables |= read_measurements(root, tables, log, use)
     _check_grid(root, tables, log)
