@@ -15,21 +15,24 @@ from estimator.attention_state import (
     layer_kv_bytes,
     layer_state_bytes,
 )
-from estimator.parallel import fullest_stage_fraction, tensor_ranks
+from estimator.llama_cpp_context import fullest_context_bytes, with_llama_cpp_layers
+from estimator.parallel import fullest_stage_fraction, pipeline_stages, tensor_ranks
 
 LLAMA_CPP_CONV_BYTES = 4
-# Architectures whose windows llama.cpp does not use: it keeps the whole context (planner of 0c1e57098, all
-# settings).
-LLAMA_CPP_WITHOUT_WINDOWS = ("mistral", "phi3", "starcoder2")
+# What changes bytes: many frameworks share one setting, so each is computed once.
+_SETTING = (
+    "context_tokens", "k_bytes_per_element", "v_bytes_per_element", "is_llama_cpp", "slots", "ubatch_tokens",
+    "flash_attention", "window_slack_tokens", "window_step_tokens",
+)  # fmt: skip
 
 
 def window_cells(window_tokens: pl.Expr, context_tokens: pl.Expr) -> pl.Expr:
     """Positions an engine keeps of a sliding window or chunk: the windows of its slots and the tokens in
     flight, in whole steps.
 
-    Reads slots, window_slack_tokens and window_step_tokens of the engine. llama.cpp with a unified cache:
-    pad(min(C, W x slots + ubatch), 256) (llama-kv-cache-iswa.cpp at 0c1e57098). vLLM:
+    Reads slots, window_slack_tokens and window_step_tokens of the engine. vLLM:
     ceil((W - 1 + in flight) / block) + 1 blocks (v1/kv_cache_interface.py of 0.33.0). Null windows stay null.
+    What llama.cpp keeps is decided in `llama_cpp_context`.
     """
     step = pl.col("window_step_tokens")
     cells = (window_tokens * pl.col("slots") + pl.col("window_slack_tokens") + step - 1) // step * step
@@ -38,7 +41,7 @@ def window_cells(window_tokens: pl.Expr, context_tokens: pl.Expr) -> pl.Expr:
 
 def engine_windows(frameworks: pl.LazyFrame, steps: pl.LazyFrame) -> pl.LazyFrame:
     """Per framework, how it keeps windows and state: slots, window_slack_tokens, window_step_tokens,
-    is_llama_cpp.
+    is_llama_cpp, ubatch_tokens, flash_attention.
 
     `frameworks` and `steps`: the tables frameworks and framework_steps. An engine that states neither a block
     nor a context step keeps exactly the window; one that states no slots has one.
@@ -53,6 +56,8 @@ def engine_windows(frameworks: pl.LazyFrame, steps: pl.LazyFrame) -> pl.LazyFram
     return frameworks.join(in_flight, on="framework", how="left").select(
         "framework",
         is_llama_cpp=is_llama_cpp,
+        ubatch_tokens=micro_batch.fill_null(0),
+        flash_attention=pl.col("profile_flash_attention").fill_null(True),
         slots=pl.col("profile_slots").cast(pl.Int64).fill_null(1),
         window_slack_tokens=pl.coalesce(paged, micro_batch, pl.lit(0, pl.Int64)),
         window_step_tokens=pl.coalesce(
@@ -64,13 +69,14 @@ def engine_windows(frameworks: pl.LazyFrame, steps: pl.LazyFrame) -> pl.LazyFram
 def kv_cache(
     models: pl.LazyFrame,
     layers: pl.LazyFrame,
+    llama_cpp_layers: pl.LazyFrame,
     storages: pl.LazyFrame,
     contexts: pl.LazyFrame,
     n_gpus: pl.LazyFrame,
 ) -> pl.LazyFrame:
     """The table `kv_cache`: model x framework x kv_dtype x context_tokens x n_gpus -> bytes.
 
-    `models`: model, model_type, n_layers, model_citation; `layers`: the table; `storages`: framework,
+    `models`: model, n_layers, model_citation; `layers`, `llama_cpp_layers`: the tables; `storages`: framework,
     parallel_mode, kv_dtype, k_bytes_per_element, v_bytes_per_element, kv_dtype_citation and the columns of
     `engine_windows`. Out: needed_bytes and reserved_bytes on the fullest GPU, read_bytes and start_read_bytes
     (what one token reads on all GPUs together, replicated heads and latents on each of them: with the cache
@@ -80,33 +86,40 @@ def kv_cache(
     # Distinct settings are computed once; what each rank reads is summed over the ranks after the join.
     rows = pl.concat(
         [
-            _cache_rows(
-                layers,
-                llama_cpp_layers(layers, models),
-                settings.filter(pl.col("is_llama_cpp")),
-                LLAMA_CPP_CONV_BYTES,
-            ),
-            _cache_rows(layers, layers, settings.filter(~pl.col("is_llama_cpp")), CONV_BYTES),
+            _needed(layers, settings.filter("is_llama_cpp"), LLAMA_CPP_CONV_BYTES),
+            _needed(layers, settings.filter(~pl.col("is_llama_cpp")), CONV_BYTES),
         ]
     )
-    keys = ["context_tokens", "k_bytes_per_element", "v_bytes_per_element", "is_llama_cpp", "slots",
-            "window_slack_tokens", "window_step_tokens"]  # fmt: skip
+    keys = [*_SETTING, "ranks"]
     wide = (
         storages.join(contexts, how="cross")
         .join(n_gpus, how="cross")
         .filter((pl.col("n_gpus") == 1) | (pl.col("parallel_mode") != "none"))
-        .with_columns(pl.col("context_tokens").cast(pl.Int64), ranks=tensor_ranks().cast(pl.Int64))
+        .with_columns(
+            pl.col("context_tokens").cast(pl.Int64),
+            ranks=tensor_ranks().cast(pl.Int64),
+            stages=pipeline_stages().cast(pl.Int64),
+        )
     )
-    joined = wide.join(rows, left_on=[*keys, "ranks"], right_on=[*keys, "n_gpus"]).join(models, on="model")
     stage = fullest_stage_fraction()
-    return joined.select(
+    joined = wide.join(rows.rename({"n_gpus": "ranks"}), on=keys).join(models, on="model")
+    allocated = _llama_cpp_reserved(llama_cpp_layers, wide)
+    reserved = _reserved(layers, settings.filter(~pl.col("is_llama_cpp"))).rename({"n_gpus": "ranks"})
+    filled = (
+        joined.join(allocated, on=["model", *_SETTING, "stages"], how="left")
+        .join(reserved, on=["model", *keys], how="left")
+        .with_columns(needed=(pl.col("needed_bytes") * stage).ceil().cast(pl.Int64))
+    )
+    shared_out = (pl.col("reserved_bytes") * stage).ceil().cast(pl.Int64)
+    return filled.select(
         "model",
         "framework",
         "kv_dtype",
         pl.col("context_tokens").cast(pl.Int32),
         pl.col("n_gpus").cast(pl.Int16),
-        needed_bytes=(pl.col("needed_bytes") * stage).ceil().cast(pl.Int64),
-        reserved_bytes=(pl.col("reserved_bytes") * stage).ceil().cast(pl.Int64),
+        # the need is shared out evenly, llama.cpp's cache by whole layers: no device needs more than it holds
+        needed_bytes=pl.min_horizontal("needed", "allocated_bytes"),
+        reserved_bytes=pl.coalesce("allocated_bytes", shared_out),
         read_bytes=pl.col("read_bytes") * pl.col("ranks"),
         start_read_bytes=pl.col("start_read_bytes") * pl.col("ranks"),
         model_citation="model_citation",
@@ -114,58 +127,46 @@ def kv_cache(
     ).sort("model", "framework", "kv_dtype", "context_tokens", "n_gpus")
 
 
+def _llama_cpp_reserved(llama_cpp_layers: pl.LazyFrame, wide: pl.LazyFrame) -> pl.LazyFrame:
+    """What llama.cpp allocates on the fullest device: model, the settings, stages, allocated_bytes."""
+    settings = (
+        wide.filter("is_llama_cpp")
+        .select(*_SETTING, "stages")
+        .unique(maintain_order=True)
+        .with_columns(n_gpus="stages", kv_unified=pl.lit(True), swa_full=pl.lit(False))
+    )
+    allocated = fullest_context_bytes(with_llama_cpp_layers(llama_cpp_layers), settings)
+    return allocated.select("model", *_SETTING, "stages", allocated_bytes="context_bytes")
+
+
 def _settings(storages: pl.LazyFrame, contexts: pl.LazyFrame, n_gpus: pl.LazyFrame) -> pl.LazyFrame:
     """Distinct settings that change bytes: many frameworks share one, so each is computed once."""
     return (
         storages.join(contexts, how="cross")
         .join(n_gpus, how="cross")
-        .select(
-            pl.col("context_tokens").cast(pl.Int64),
-            pl.col("k_bytes_per_element").cast(pl.Float64),
-            pl.col("v_bytes_per_element").cast(pl.Float64),
-            tensor_ranks().cast(pl.Int64).alias("n_gpus"),
-            "is_llama_cpp",
-            "slots",
-            "window_slack_tokens",
-            "window_step_tokens",
-        )
+        .with_columns(pl.col("context_tokens").cast(pl.Int64))
+        .select(*_SETTING, tensor_ranks().cast(pl.Int64).alias("n_gpus"))
         .unique(maintain_order=True)
     )
 
 
-def llama_cpp_layers(layers: pl.LazyFrame, models: pl.LazyFrame) -> pl.LazyFrame:
-    """The layers as llama.cpp caches them: no window for architectures whose window it does not use."""
-    unused = pl.col("model_type").is_in(LLAMA_CPP_WITHOUT_WINDOWS).fill_null(False)
-    window = pl.when(unused).then(None).otherwise("window_tokens")
-    return (
-        layers.join(models.select("model", "model_type"), on="model")
-        .with_columns(window_tokens=window)
-        .drop("model_type")
-    )
-
-
-def _cache_rows(
-    layers: pl.LazyFrame, engine_layers: pl.LazyFrame, settings: pl.LazyFrame, conv_bytes: int
-) -> pl.LazyFrame:
-    """Bytes per rank: needed and read (by the model's `layers`), reserved (by the layers as the engine caches
-    them).
-    """
-    keys = ["model", *settings.collect_schema()]
-    needed = cache_bytes_by_setting(layers, settings, conv_bytes).select(
-        *keys,
+def _needed(layers: pl.LazyFrame, settings: pl.LazyFrame, conv_bytes: int) -> pl.LazyFrame:
+    """Bytes per rank that a request needs and that a token reads, by the model's layers."""
+    return cache_bytes_by_setting(layers, settings, conv_bytes).select(
+        "model",
+        *settings.collect_schema(),
         needed_bytes=pl.col("kv_bytes") + pl.col("state_bytes"),
         start_read_bytes=2 * pl.col("state_bytes"),
         read_bytes=pl.col("kv_read_bytes"),
     )
-    widened = engine_layers.join(settings, how="cross").with_columns(
+
+
+def _reserved(layers: pl.LazyFrame, settings: pl.LazyFrame) -> pl.LazyFrame:
+    """Bytes per rank that an engine with windows of whole blocks reserves."""
+    widened = layers.join(settings, how="cross").with_columns(
         window_tokens=window_cells(pl.col("window_tokens").cast(pl.Int64), pl.col("context_tokens"))
     )
-    reserved = _reserved(widened, keys, conv_bytes)
-    return needed.join(reserved, on=keys)
-
-
-def _reserved(widened: pl.LazyFrame, keys: list[str], conv_bytes: int) -> pl.LazyFrame:
-    per_layer = layer_kv_bytes(cached_positions()) + layer_state_bytes(conv_bytes) * pl.col("slots")
-    return widened.group_by(keys, maintain_order=True).agg(
+    per_layer = layer_kv_bytes(cached_positions()) + layer_state_bytes(CONV_BYTES) * pl.col("slots")
+    return widened.group_by("model", *settings.collect_schema(), maintain_order=True).agg(
         reserved_bytes=(per_layer * pl.col("n_layers").cast(pl.Int64)).sum()
     )

@@ -226,6 +226,11 @@ def attention_mask_cells() -> pl.Expr:
     return pl.when("attends").then(sequence_cells() + window).otherwise(0).cast(pl.Float64)
 
 
+def with_coefficients(shapes: pl.LazyFrame, coefficients: pl.LazyFrame) -> pl.LazyFrame:
+    """The shapes with the coefficients of their models (table `llama_cpp_compute`), null where a model has none."""
+    return shapes.join(coefficients.select("model", *COEFFICIENTS), on="model", how="left")
+
+
 def mask_floats(bytes_per_cell: int = MASK_BYTES) -> pl.Expr:
     """One copy of the masks in floats per token: f16 with flash attention, f32 without; an indexer's is always
     f16."""

@@ -5,7 +5,15 @@ from collections.abc import Sequence
 import dagster as dg
 
 from pipeline.assets.cubes import cube_assets
-from pipeline.assets.evidence import accuracy, anchor_residuals, anchor_resolution, best_fit, rule_of_thumb
+from pipeline.assets.evidence import (
+    accuracy,
+    anchor_residuals,
+    anchor_resolution,
+    best_fit,
+    memory_plan_accuracy,
+    memory_plan_residuals,
+    rule_of_thumb,
+)
 from pipeline.assets.factors import kv_cache, runtime, weights
 from pipeline.assets.release import release_asset
 from pipeline.assets.sources import ReadSources, source_assets
@@ -14,7 +22,15 @@ from pipeline.project import Project
 from warehouse.dictionary import tables
 
 FACTORS = (weights, kv_cache, runtime)
-EVIDENCE = (anchor_residuals, anchor_resolution, accuracy, best_fit, rule_of_thumb)
+EVIDENCE = (
+    anchor_residuals,
+    anchor_resolution,
+    accuracy,
+    memory_plan_residuals,
+    memory_plan_accuracy,
+    best_fit,
+    rule_of_thumb,
+)
 
 
 def all_assets(built: Project, gpus: Sequence[str], read: ReadSources) -> list[dg.AssetsDefinition]:

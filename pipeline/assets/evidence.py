@@ -6,6 +6,7 @@ import polars as pl
 from estimator import accuracy as judged
 from estimator import anchor_resolution as resolution
 from estimator import best_fit as answers
+from estimator import memory_plan_residuals as plans
 from estimator import residuals
 from estimator import rule_of_thumb as page
 from pipeline import grid_tables
@@ -30,6 +31,25 @@ def accuracy(
 ) -> pl.LazyFrame:
     """Errors of the estimates by metric and group."""
     return judged.accuracy(anchor_residuals, gpus, models, quants)
+
+
+@table_asset()
+def memory_plan_residuals(
+    memory_plans: pl.LazyFrame,
+    llama_cpp_layers: pl.LazyFrame,
+    llama_cpp_compute: pl.LazyFrame,
+    kv_dtypes: pl.LazyFrame,
+) -> pl.LazyFrame:
+    """Context memory and compute buffers estimated for every row of llama.cpp's planner, beside its answer."""
+    return plans.memory_plan_residuals(
+        memory_plans, grid_tables.in_text(llama_cpp_layers), llama_cpp_compute, grid_tables.in_text(kv_dtypes)
+    )
+
+
+@table_asset()
+def memory_plan_accuracy(memory_plan_residuals: pl.LazyFrame, models: pl.LazyFrame) -> pl.LazyFrame:
+    """Errors against llama.cpp's planner by setting and architecture."""
+    return plans.memory_plan_accuracy(memory_plan_residuals, models)
 
 
 @table_asset()

@@ -4,8 +4,10 @@ import dagster as dg
 import polars as pl
 
 from estimator import kv_cache as kv_caches
+from estimator import llama_cpp_compute as buffers
 from estimator import runtime as runtimes
 from estimator import weights as weight_bytes
+from estimator.llama_cpp_context import with_llama_cpp_layers
 from pipeline import grid_tables
 from pipeline.assets.table_asset import table_asset
 from pipeline.grid_resource import ProjectGrid
@@ -33,6 +35,7 @@ def kv_cache(
     grid: dg.ResourceParam[ProjectGrid],
     models: pl.LazyFrame,
     layers: pl.LazyFrame,
+    llama_cpp_layers: pl.LazyFrame,
     frameworks: pl.LazyFrame,
     framework_steps: pl.LazyFrame,
     quants: pl.LazyFrame,
@@ -42,8 +45,9 @@ def kv_cache(
     numbered = grid_tables.formats(grid.grid, frameworks, quants, kv_dtypes)
     spanned = grid_tables.published_models(models, grid.span)
     return kv_caches.kv_cache(
-        spanned.select("model", "model_type", "n_layers", "model_citation"),
+        spanned.select("model", "n_layers", "model_citation"),
         layers.join(spanned.select("model"), on="model", how="semi"),
+        llama_cpp_layers.join(spanned.select("model"), on="model", how="semi"),
         grid_tables.cache_storages(numbered, frameworks, framework_steps),
         grid_tables.contexts(grid.span).lazy(),
         grid_tables.gpu_counts(grid.span).lazy(),
@@ -55,6 +59,8 @@ def runtime(
     grid: dg.ResourceParam[ProjectGrid],
     models: pl.LazyFrame,
     layers: pl.LazyFrame,
+    llama_cpp_layers: pl.LazyFrame,
+    llama_cpp_compute: pl.LazyFrame,
     frameworks: pl.LazyFrame,
     quants: pl.LazyFrame,
     kv_dtypes: pl.LazyFrame,
@@ -62,8 +68,10 @@ def runtime(
     """Model x framework x backend x context x n_gpus: bytes of compute buffers, graphs and the context."""
     numbered = grid_tables.formats(grid.grid, frameworks, quants, kv_dtypes)
     spanned = grid_tables.published_models(models, grid.span)
+    shapes = buffers.compute_shapes(with_llama_cpp_layers(grid_tables.in_text(llama_cpp_layers)))
     return runtimes.runtime(
-        spanned.join(runtimes.attention_shapes(layers), on="model"),
+        spanned.select("model", "is_moe").join(runtimes.attention_shapes(layers), on="model"),
+        buffers.with_coefficients(shapes, llama_cpp_compute),
         grid_tables.stacks(numbered, frameworks),
         grid_tables.contexts(grid.span).lazy(),
         grid_tables.gpu_counts(grid.span).lazy(),

@@ -21,6 +21,7 @@ from pipeline.contracts.labels import read_labels
 from pipeline.contracts.launch_templates import read_launch_templates
 from pipeline.contracts.llama_cpp_compute import read_llama_cpp_compute
 from pipeline.contracts.measurements import read_measurements
+from pipeline.contracts.memory_plans import read_memory_plans
 from pipeline.contracts.models import read_models
 from pipeline.contracts.quants import read_quants
 from pipeline.contracts.stray_files import check_every_file_is_read
@@ -45,6 +46,9 @@ def read_sources(root: Path) -> dict[str, pl.DataFrame]:
     tables["coefficients"] = read_coefficients(root, log, use)
     tables["llama_cpp_compute"] = read_llama_cpp_compute(
         root, log, use, _ids(tables, "models", "model", log)
+    )
+    tables["memory_plans"] = read_memory_plans(
+        root, log, use, _ids(tables, "models", "model", log), _ids(tables, "quants", "quant", log), caches
     )
     tables["labels"] = read_labels(root, log, use)
     tables |= read_measurements(root, tables, log, use)
