@@ -16,7 +16,7 @@ BYTES_PER_MIB = 2**20
 FRAMEWORK = "llama.cpp"
 HOST = "host"
 PLAN_KEY = (
-    "model", "prediction_layers", "quant", "context_tokens", "ubatch_tokens", "slots", "kv_unified",
+    "model", "weights", "prediction_layers", "context_tokens", "ubatch_tokens", "slots", "kv_unified",
     "flash_attention", "kv_dtype", "outputs", "n_gpus", "device",
 )  # fmt: skip
 DECIMALS = 4
@@ -54,6 +54,7 @@ def memory_plan_residuals(
     ]
     return pl.concat(parts).select(
         *(name for name in PLAN_KEY if name not in ("flash_attention", "device")),
+        quant="quant",
         flash_attention="flash",
         device="plan_device",
         weights_mib="weights_mib",

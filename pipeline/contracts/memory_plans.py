@@ -17,7 +17,7 @@ from warehouse.dictionary import polars_schema
 
 FOLDER: Final = "memory_plans"
 KEY: Final = (
-    "model", "prediction_layers", "quant", "context_tokens", "ubatch_tokens", "slots", "kv_unified",
+    "model", "weights", "prediction_layers", "context_tokens", "ubatch_tokens", "slots", "kv_unified",
     "flash_attention", "kv_dtype", "outputs", "n_gpus", "device",
 )  # fmt: skip
 
@@ -26,6 +26,7 @@ class MemoryPlanRow(StrictRow):
     """One device of one planned run of llama.cpp. No `quant` where the weights are no mix of ours."""
 
     model: Text
+    weights: Text
     quant: Text | None = None
     prediction_layers: Literal["kept", "left_out"]
     context_tokens: PositiveInt
