@@ -15,7 +15,7 @@ from estimator.attention_state import (
     layer_kv_bytes,
     layer_state_bytes,
 )
-from estimator.llama_cpp_context import fullest_context_bytes, with_llama_cpp_layers
+from estimator.llama_cpp_context import DEFAULT_UBATCH_TOKENS, fullest_context_bytes, with_llama_cpp_layers
 from estimator.parallel import fullest_stage_fraction, pipeline_stages, tensor_ranks
 
 LLAMA_CPP_CONV_BYTES = 4
@@ -51,7 +51,8 @@ def engine_windows(frameworks: pl.LazyFrame, steps: pl.LazyFrame) -> pl.LazyFram
     )
     block = pl.col("profile_kv_block_tokens").cast(pl.Int64)
     is_llama_cpp = (pl.col("activation_rule").cast(pl.String) == "llama_cpp_compute_buffer").fill_null(False)
-    micro_batch = pl.when(is_llama_cpp).then(pl.col("profile_ubatch_tokens").cast(pl.Int64))
+    stated = pl.col("profile_ubatch_tokens").cast(pl.Int64).fill_null(DEFAULT_UBATCH_TOKENS)
+    micro_batch = pl.when(is_llama_cpp).then(stated)
     paged = pl.when(pl.col("in_flight_tokens").is_not_null()).then(pl.col("in_flight_tokens") + block - 1)
     return frameworks.join(in_flight, on="framework", how="left").select(
         "framework",

@@ -349,7 +349,7 @@ def device_compute_bytes(device: pl.Expr) -> pl.Expr:
         pl.col("last_rows") * hidden + indices,
     )
     is_first, is_last = device == 0, device == pl.col("n_gpus") - 1
-    copies = (PIPELINE_COPIES - 1) * mask_bytes()
+    copies = (PIPELINE_COPIES - 1) * (mask_bytes() + F32_BYTES * ubatch * position_floats())
     staged = plain + copies + F32_BYTES * ubatch * pl.when(is_first).then(first).otherwise(later)
     logits = output_bytes() + copies + mask_bytes() + F32_BYTES * ubatch * (pl.col("last_rows") * hidden + indices)
     return (
@@ -375,5 +375,6 @@ def host_compute_bytes() -> pl.Expr:
         2 * pl.col("value_width") * windows
     )
     rows = pl.when(pl.col("n_gpus") > 1).then(5.0).otherwise(2.0)
-    floats = (rows + pl.col("position_rows")) * hidden + copies * indices + pl.col("per_layer_floats")
+    inputs = copies * (indices + position_floats())
+    floats = (rows + pl.col("position_rows")) * hidden + inputs + pl.col("per_layer_floats")
     return F32_BYTES * ubatch * floats + copies * mask_bytes()

@@ -12,6 +12,7 @@ from typing import Final
 import polars as pl
 
 CELL_STEP: Final = 256
+DEFAULT_UBATCH_TOKENS: Final = 512  # common/common.h; for wrappers that state none of their own
 STATE_BYTES: Final = 4
 _ATTENDS: Final = ("full", "sliding", "chunked", "mla")
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import polars as pl
 
 from estimator.llama_cpp_compute import fullest_compute_bytes, host_compute_bytes
+from estimator.llama_cpp_context import DEFAULT_UBATCH_TOKENS
 
 LLAMA_CPP_RULE = "llama_cpp_compute_buffer"
 F16_BYTES = 2.0
@@ -108,7 +109,7 @@ def runtime(
         .with_columns(
             slots=slots,
             outputs=slots,
-            ubatch_tokens=pl.col("profile_ubatch_tokens").cast(pl.Int64),
+            ubatch_tokens=pl.col("profile_ubatch_tokens").cast(pl.Int64).fill_null(DEFAULT_UBATCH_TOKENS),
             flash_attention=pl.col("profile_flash_attention").fill_null(True),
             kv_unified=pl.lit(True),
             swa_full=pl.lit(False),
