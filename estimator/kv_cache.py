@@ -77,7 +77,8 @@ def kv_cache(
 ) -> pl.LazyFrame:
     """The table `kv_cache`: model x framework x kv_dtype x context_tokens x n_gpus -> bytes.
 
-    `models`: model, n_layers, model_citation; `layers`, `llama_cpp_layers`: the tables; `storages`: framework,
+    `models`: model, n_layers, model_citation; `layers`, `llama_cpp_layers`: the tables; `storages`:
+    framework,
     parallel_mode, kv_dtype, k_bytes_per_element, v_bytes_per_element, kv_dtype_citation and the columns of
     `engine_windows`. Out: needed_bytes and reserved_bytes on the fullest GPU, read_bytes and start_read_bytes
     (what one token reads on all GPUs together, replicated heads and latents on each of them: with the cache

@@ -1,7 +1,9 @@
 """Compute buffers that llama.cpp reserves, in closed form, per device and on the host.
 
-llama.cpp plans one graph for a full micro-batch and reserves what its allocator needs at the widest place. The
-forms below name what is alive there: input rows, masks, the feed-forward or the mixer of the widest layer, the
+llama.cpp plans one graph for a full micro-batch and reserves what its allocator needs at the widest place.
+The
+forms below name what is alive there: input rows, masks, the feed-forward or the mixer of the widest layer,
+the
 logits. They follow ggml-alloc.c and src/models/*.cpp at 0c1e57098 and were read off its own planner; where no
 form is known a coefficient per model (sources/coefficients/llama_cpp_compute.csv) takes the place of a part.
 
@@ -54,7 +56,8 @@ def dense_floats() -> pl.Expr:
 def routed_floats(attention: pl.Expr) -> pl.Expr:
     """Routed experts: p = experts used x their width, q = experts used x hidden size.
 
-    3p where 2p >= q, 2p + q where the attention output's place holds p, else 3p + q; p + q without a gate. The
+    3p where 2p >= q, 2p + q where the attention output's place holds p, else 3p + q; p + q without a gate.
+    The
     allocator puts q into the place that gate and up have left when it fits.
     """
     used = _number("n_experts_used")
@@ -81,7 +84,11 @@ def _attention_floats() -> pl.Expr:
 def _rows_of_attention(attention: pl.Expr) -> pl.Expr:
     words = pl.col("attention_rows")
     return (
-        pl.when(words == "none").then(0.0).when(words == "hidden").then(_number("hidden_size")).otherwise(attention)
+        pl.when(words == "none")
+        .then(0.0)
+        .when(words == "hidden")
+        .then(_number("hidden_size"))
+        .otherwise(attention)
     )
 
 
@@ -92,7 +99,8 @@ def absorbed_floats() -> pl.Expr:
 
 
 def channels() -> pl.Expr:
-    """Channels of the convolution before a recurrence: x, B and C of Mamba-2; q, k and v of linear attention."""
+    """Channels of the convolution before a recurrence: x, B and C of Mamba-2; q, k and v of linear
+    attention."""
     keys = _number("linear_key_heads") * _number("linear_key_dim")
     values = _number("linear_value_heads") * _number("linear_value_dim")
     mamba = _number("mamba_inner") + 2 * _number("mamba_groups") * _number("mamba_state")
@@ -106,7 +114,8 @@ def _is_second_mamba() -> pl.Expr:
 def recurrent_floats() -> pl.Expr:
     """Per token, the widest place of a recurrent mixer.
 
-    Mamba-1: two hidden rows and five inner rows. Mamba-2: three hidden rows, the input projection, two rows of
+    Mamba-1: two hidden rows and five inner rows. Mamba-2: three hidden rows, the input projection, two rows
+    of
     channels, the scan's output. Linear attention with a convolution: two hidden rows, three rows of channels.
     """
     inner, hidden = _number("mamba_inner"), _number("hidden_size")
@@ -124,10 +133,20 @@ def recurrent_floats() -> pl.Expr:
 
 def recurrent_slot_floats() -> pl.Expr:
     """Per sequence, beside `recurrent_floats`: past inputs of the convolution twice, and the scan's state."""
-    past = 2 * (_number("conv_kernel") - 1).clip(0) * pl.when(pl.col("mixer") == "linear").then(
-        channels()
-    ).when(_is_second_mamba()).then(channels()).otherwise(_number("mamba_inner"))
-    state = pl.when(pl.col("mixer") == "mamba").then(_number("mamba_inner") * _number("mamba_state")).otherwise(0.0)
+    past = (
+        2
+        * (_number("conv_kernel") - 1).clip(0)
+        * pl.when(pl.col("mixer") == "linear")
+        .then(channels())
+        .when(_is_second_mamba())
+        .then(channels())
+        .otherwise(_number("mamba_inner"))
+    )
+    state = (
+        pl.when(pl.col("mixer") == "mamba")
+        .then(_number("mamba_inner") * _number("mamba_state"))
+        .otherwise(0.0)
+    )
     return pl.when(pl.col("mixer").is_in(["mamba", "linear"])).then(past + state).otherwise(0.0)
 
 
@@ -170,7 +189,8 @@ def compute_shapes(cached: pl.LazyFrame) -> pl.LazyFrame:
             * (_number("k_head_dim") + _number("kv_latent_dim"))).otherwise(0.0).max(),
             cached_query_floats=pl.when("is_latent").then(_number("n_heads") * _number("latent_dim"))
             .otherwise(0.0).max(),
-            rope_floats=pl.when("is_latent").then(_number("n_heads") * _number("qk_rope_dim")).otherwise(0.0).max(),
+            rope_floats=pl.when("is_latent").then(_number("n_heads") * _number("qk_rope_dim"))
+            .otherwise(0.0).max(),
             value_latent_floats=pl.when("is_latent").then(_number("n_heads") * _number("kv_latent_dim"))
             .otherwise(0.0).max(),
             query_latent_dim=_number("q_latent_dim").max(),
@@ -186,7 +206,8 @@ def compute_shapes(cached: pl.LazyFrame) -> pl.LazyFrame:
 
 
 def _rotation_elements(of: pl.Expr) -> pl.Expr:
-    """Elements of the rotation of keys in one cache: the largest power of two from 64 that divides the head size,
+    """Elements of the rotation of keys in one cache: the largest power of two from 64 that divides the head
+    size,
     squared; 0 where head sizes differ or do not divide."""
     size = pl.when("is_latent").then("latent_dim").otherwise("k_head_dim").cast(pl.Int64).filter(of)
     width = size.max()
@@ -198,19 +219,29 @@ def _rotation_elements(of: pl.Expr) -> pl.Expr:
 
 
 def rotation_bytes() -> pl.Expr:
-    """Quantised keys and values are rotated before they are stored: the rotations of every cache, and what the
+    """Quantised keys and values are rotated before they are stored: the rotations of every cache, and what
+    the
     rotated query changes in the layer.
 
-    A rotated query lies in a place of its own: the attention output's place holds the hidden row when both are
+    A rotated query lies in a place of its own: the attention output's place holds the hidden row when both
+    are
     of one size, and a smaller one cannot be used again (llama-kv-cache.cpp attn_rot_k, llama-graph.cpp).
     """
     quantised = pl.col("k_bytes_per_element") < MASK_BYTES
     rotations = pl.col("key_rotation") + pl.col("window_key_rotation")
-    values = pl.when("is_latent").then(0).otherwise(
-        (pl.col("key_rotation") > 0).cast(pl.Float64) + (pl.col("window_key_rotation") > 0).cast(pl.Float64)
-    ) * ROTATION_WIDTH**2
+    values = (
+        pl.when("is_latent")
+        .then(0)
+        .otherwise(
+            (pl.col("key_rotation") > 0).cast(pl.Float64)
+            + (pl.col("window_key_rotation") > 0).cast(pl.Float64)
+        )
+        * ROTATION_WIDTH**2
+    )
     attention, hidden = pl.col("attention_width"), pl.col("hidden_size")
-    serial = pl.when(attention < hidden).then(attention).when(attention == hidden).then(-hidden).otherwise(0.0)
+    serial = (
+        pl.when(attention < hidden).then(attention).when(attention == hidden).then(-hidden).otherwise(0.0)
+    )
     moved = (
         pl.when(pl.col("rotated_attention") == "serial").then(serial)
         .when(pl.col("rotated_attention") == "row").then(hidden)
@@ -227,12 +258,14 @@ def attention_mask_cells() -> pl.Expr:
 
 
 def with_coefficients(shapes: pl.LazyFrame, coefficients: pl.LazyFrame) -> pl.LazyFrame:
-    """The shapes with the coefficients of their models (table `llama_cpp_compute`), null where a model has none."""
+    """The shapes with the coefficients of their models (table `llama_cpp_compute`), null where a model has
+    none."""
     return shapes.join(coefficients.select("model", *COEFFICIENTS), on="model", how="left")
 
 
 def mask_floats(bytes_per_cell: int = MASK_BYTES) -> pl.Expr:
-    """One copy of the masks in floats per token: f16 with flash attention, f32 without; an indexer's is always
+    """One copy of the masks in floats per token: f16 with flash attention, f32 without; an indexer's is
+    always
     f16."""
     indexer = pl.when(pl.col("index_layers") > 0).then(sequence_cells()).otherwise(0).cast(pl.Float64)
     return (attention_mask_cells() * bytes_per_cell + indexer * MASK_BYTES) / F32_BYTES
@@ -248,13 +281,15 @@ def sparse_floats() -> pl.Expr:
     """Latent attention with an indexer (DeepSeek-V3.2, GLM-5): the selections of every indexed layer stay
     alive.
 
-    Beside them two hidden rows, the query before and after absorption, and the cached query; once the sparse mask
+    Beside them two hidden rows, the query before and after absorption, and the cached query; once the
+    sparse mask
     no longer fits the place of the rotary query the attention result lies beside it all, and once the scores
     no longer fit the query's place they do.
     """
     cells = sequence_cells().cast(pl.Float64)
     kept = (
-        pl.col("index_layers") * pl.col("selected_tokens") + 2 * pl.col("hidden_size") + INDEXER_POSITION_FLOATS
+        pl.col("index_layers") * pl.col("selected_tokens") + 2 * pl.col("hidden_size") +
+        INDEXER_POSITION_FLOATS
         + pl.col("query_floats") + pl.col("cached_query_floats") + position_floats()
     )  # fmt: skip
     beside = pl.col("value_latent_floats") - pl.col("query_latent_dim")
@@ -268,12 +303,15 @@ def sparse_floats() -> pl.Expr:
 
 
 def layer_floats() -> pl.Expr:
-    """Floats per token of the widest layer with flash attention, masks left out; the model's coefficient where
+    """Floats per token of the widest layer with flash attention, masks left out; the model's coefficient
+    where
     there is one."""
     plain = pl.col("feed_floats") + position_floats()
-    per_layer = pl.when(pl.col("per_layer_floats") > 0).then(
-        pl.col("per_layer_floats") + 6 * pl.col("hidden_size")
-    ).otherwise(0.0)
+    per_layer = (
+        pl.when(pl.col("per_layer_floats") > 0)
+        .then(pl.col("per_layer_floats") + 6 * pl.col("hidden_size"))
+        .otherwise(0.0)
+    )
     dense = pl.max_horizontal(plain + per_layer, pl.col("absorbed_floats"))
     sparse = pl.when(pl.col("index_layers") > 0).then(sparse_floats()).otherwise(0.0)
     return pl.max_horizontal(dense, sparse)
@@ -282,7 +320,9 @@ def layer_floats() -> pl.Expr:
 def fused_bytes() -> pl.Expr:
     """Buffer of one device with flash attention, logits left out."""
     ubatch, slots = _number("ubatch_tokens"), _number("slots")
-    recurrent = ubatch * (pl.col("recurrent_floats") + position_floats()) + slots * pl.col("recurrent_slot_floats")
+    recurrent = ubatch * (pl.col("recurrent_floats") + position_floats()) + slots * pl.col(
+        "recurrent_slot_floats"
+    )
     widest = pl.max_horizontal(ubatch * layer_floats(), recurrent)
     known = ubatch * pl.col("layer_floats") + slots * pl.col("slot_floats").fill_null(0.0)
     floats = pl.when(pl.col("layer_floats").is_not_null()).then(known).otherwise(widest)
@@ -297,10 +337,16 @@ def score_cells() -> pl.Expr:
 
 
 def score_bytes() -> pl.Expr:
-    """Buffer of one device without flash attention, logits left out: scores, queries, keys and values beside two
+    """Buffer of one device without flash attention, logits left out: scores, queries, keys and values
+    beside two
     f32 masks, or the widest layer."""
     ubatch = _number("ubatch_tokens")
-    attention = 2 * pl.col("hidden_size") + 2 * pl.col("attention_width") + pl.col("key_width") + pl.col("value_width")
+    attention = (
+        2 * pl.col("hidden_size")
+        + 2 * pl.col("attention_width")
+        + pl.col("key_width")
+        + pl.col("value_width")
+    )
     latent = 2 * pl.col("hidden_size") + 2 * pl.col("absorbed_floats") - 5 * pl.col("hidden_size")
     kept = pl.coalesce("score_floats", pl.when("is_latent").then(latent).otherwise(attention))
     scores = pl.when("attends").then(score_cells() + kept).otherwise(0.0)
@@ -333,7 +379,8 @@ def device_compute_bytes(device: pl.Expr) -> pl.Expr:
     """Compute buffer of device number `device` (from 0) of n_gpus.
 
     One device: the widest layer or the logits. Several under layer split compute as a pipeline, whose inputs
-    exist four times: three more masks, and input rows (four hidden rows on the first device, eight on the others).
+    exist four times: three more masks, and input rows (four hidden rows on the first device, eight on the
+    others).
     Without flash attention every device also holds index copies of the transposed values.
     """
     hidden, ubatch = pl.col("hidden_size"), _number("ubatch_tokens")
@@ -351,7 +398,9 @@ def device_compute_bytes(device: pl.Expr) -> pl.Expr:
     is_first, is_last = device == 0, device == pl.col("n_gpus") - 1
     copies = (PIPELINE_COPIES - 1) * (mask_bytes() + F32_BYTES * ubatch * position_floats())
     staged = plain + copies + F32_BYTES * ubatch * pl.when(is_first).then(first).otherwise(later)
-    logits = output_bytes() + copies + mask_bytes() + F32_BYTES * ubatch * (pl.col("last_rows") * hidden + indices)
+    logits = (
+        output_bytes() + copies + mask_bytes() + F32_BYTES * ubatch * (pl.col("last_rows") * hidden + indices)
+    )
     return (
         pl.when(pl.col("n_gpus") == 1)
         .then(pl.max_horizontal(plain, output_bytes()))
@@ -366,13 +415,16 @@ def host_compute_bytes() -> pl.Expr:
     pipeline.
 
     One device: two hidden rows and the masks; several: five hidden rows and four copies of the masks. Learned
-    positions and per-layer embeddings are rows of their own; without flash attention the indices of transposed values.
+    positions and per-layer embeddings are rows of their own; without flash attention the indices of
+    transposed values.
     """
     ubatch, hidden = _number("ubatch_tokens"), pl.col("hidden_size")
     copies = pl.when(pl.col("n_gpus") > 1).then(float(PIPELINE_COPIES)).otherwise(1.0)
     windows = pl.when(pl.col("used_window_tokens").is_not_null()).then(2.0).otherwise(1.0)
-    indices = pl.when(pl.col("flash_attention") | pl.col("is_latent")).then(0.0).otherwise(
-        2 * pl.col("value_width") * windows
+    indices = (
+        pl.when(pl.col("flash_attention") | pl.col("is_latent"))
+        .then(0.0)
+        .otherwise(2 * pl.col("value_width") * windows)
     )
     rows = pl.when(pl.col("n_gpus") > 1).then(5.0).otherwise(2.0)
     inputs = copies * (indices + position_floats())

@@ -1,6 +1,7 @@
 """Context memory that llama.cpp allocates: KV cache cells and recurrent state, to the byte, per device.
 
-Everything is allocated when the context is made, whatever the request fills later. From llama.cpp at 0c1e57098:
+Everything is allocated when the context is made, whatever the request fills later. From llama.cpp at
+0c1e57098:
 src/llama-context.cpp (rounding of the context), llama-kv-cache.cpp, llama-kv-cache-iswa.cpp,
 llama-kv-cache-dsa.cpp, llama-memory-recurrent.cpp, llama-model.cpp (which layer goes to which device).
 """
@@ -68,8 +69,8 @@ def with_llama_cpp_layers(layers: pl.LazyFrame) -> pl.LazyFrame:
     """The table `llama_cpp_layers` with what its caches hold.
 
     Adds first_layer and all_layers (positions among the layers of the file), used_window_tokens, is_latent,
-    key_width, index_width, value_width and widest_value (of the whole model) in elements per cell, keeps_cells,
-    state_elements.
+    key_width, index_width, value_width and widest_value (of the whole model) in elements per cell, keeps_cells
+    and state_elements.
     """
     return (
         layers.sort("model", "group")
@@ -132,8 +133,10 @@ def _first_unit(device: pl.Expr) -> pl.Expr:
 def layer_context_bytes() -> pl.Expr:
     """Bytes of one layer: its cells, and its state once per slot, in 4-byte floats.
 
-    Without flash attention values lie transposed, every layer as wide as the widest of the model. An indexer keeps
-    one key per position of the whole context; compressed attention (DeepSeek-V4) one entry per `kv_compression`
+    Without flash attention values lie transposed, every layer as wide as the widest of the model. An
+    indexer keeps
+    one key per position of the whole context; compressed attention (DeepSeek-V4) one entry per
+    `kv_compression`
     positions beside its window.
     """
     value_width = pl.when("flash_attention").then("value_width").otherwise("widest_value")
@@ -145,7 +148,9 @@ def layer_context_bytes() -> pl.Expr:
     ) * pl.col("index_width")
     kept = layer_cells() * pl.col("key_width") + entries + indexed
     keys = kept * pl.col("k_bytes_per_element")
-    values = pl.when(has_values).then(layer_cells() * value_width * pl.col("v_bytes_per_element")).otherwise(0.0)
+    values = (
+        pl.when(has_values).then(layer_cells() * value_width * pl.col("v_bytes_per_element")).otherwise(0.0)
+    )
     cells = pl.when("keeps_cells").then(keys + values).otherwise(0.0)
     state = pl.col("state_elements") * STATE_BYTES * pl.col("slots").cast(pl.Int64)
     return cells.ceil().cast(pl.Int64) + state
@@ -168,7 +173,9 @@ def context_bytes(cached: pl.LazyFrame, settings: pl.LazyFrame) -> pl.LazyFrame:
     columns of `settings`, device (from 0), context_bytes.
     """
     columns = list(settings.collect_schema())
-    devices = settings.with_columns(device=pl.int_ranges(0, pl.col("n_gpus").cast(pl.Int64))).explode("device")
+    devices = settings.with_columns(device=pl.int_ranges(0, pl.col("n_gpus").cast(pl.Int64))).explode(
+        "device"
+    )
     return (
         cached.join(devices, how="cross")
         .with_columns(bytes=layer_context_bytes() * layers_on_device(pl.col("device")))

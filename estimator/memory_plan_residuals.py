@@ -52,21 +52,25 @@ def memory_plan_residuals(
             asked.filter(pl.col("prediction_layers").cast(pl.String) == "left_out"), left_out, coefficients
         ),
     ]
-    return pl.concat(parts).select(
-        *(name for name in PLAN_KEY if name not in ("flash_attention", "device")),
-        quant="quant",
-        flash_attention="flash",
-        device="plan_device",
-        weights_mib="weights_mib",
-        weights_estimated_mib=pl.lit(None, pl.Float64),
-        context_mib="context_mib",
-        context_estimated_mib=_mib("context_bytes"),
-        context_error_mib=(_mib("context_bytes") - pl.col("context_mib")).round(DECIMALS),
-        compute_mib="compute_mib",
-        compute_estimated_mib=_mib("compute_bytes"),
-        compute_error_percent=(100 * (_mib("compute_bytes") / pl.col("compute_mib") - 1)).round(DECIMALS),
-        citation="citation",
-    ).sort(PLAN_KEY)
+    return (
+        pl.concat(parts)
+        .select(
+            *(name for name in PLAN_KEY if name not in ("flash_attention", "device")),
+            quant="quant",
+            flash_attention="flash",
+            device="plan_device",
+            weights_mib="weights_mib",
+            weights_estimated_mib=pl.lit(None, pl.Float64),
+            context_mib="context_mib",
+            context_estimated_mib=_mib("context_bytes"),
+            context_error_mib=(_mib("context_bytes") - pl.col("context_mib")).round(DECIMALS),
+            compute_mib="compute_mib",
+            compute_estimated_mib=_mib("compute_bytes"),
+            compute_error_percent=(100 * (_mib("compute_bytes") / pl.col("compute_mib") - 1)).round(DECIMALS),
+            citation="citation",
+        )
+        .sort(PLAN_KEY)
+    )
 
 
 def _mib(column: str) -> pl.Expr:
@@ -102,9 +106,9 @@ def memory_plan_accuracy(residuals: pl.LazyFrame, models: pl.LazyFrame) -> pl.La
         "all": pl.lit("all"),
         "flash_attention": pl.col("flash_attention").cast(pl.String),
         "gpu_count": pl.col("n_gpus").cast(pl.String),
-        "outputs": pl.when(pl.col("outputs") > pl.col("slots")).then(pl.lit("per token")).otherwise(
-            pl.lit("per slot")
-        ),
+        "outputs": pl.when(pl.col("outputs") > pl.col("slots"))
+        .then(pl.lit("per token"))
+        .otherwise(pl.lit("per slot")),
         "kv_dtype": pl.col("kv_dtype").cast(pl.String),
         "device": pl.when(on_host).then(pl.lit("host")).otherwise(pl.lit("gpu")),
         "model_type": pl.col("model_type"),

@@ -1,7 +1,8 @@
 """Memory besides weights and KV cache: compute buffers, activations, CUDA graphs, context and libraries, per
 GPU.
 
-Pure polars expressions over one row per model x framework x context x n_gpus. llama.cpp's buffers are decided in
+Pure polars expressions over one row per model x framework x context x n_gpus. llama.cpp's buffers are
+decided in
 `llama_cpp_compute`; the published rules of thumb of other engines' code are here.
 """
 
@@ -93,7 +94,8 @@ def runtime(
     """The table `runtime`: model x framework x backend x context_tokens x n_gpus -> bytes per GPU.
 
     `shapes`: model, is_moe, attention_width (see `attention_shapes`); `llama_cpp_shapes`: of
-    `llama_cpp_compute.compute_shapes` with the coefficients of `llama_cpp_compute`; `stacks`: framework, backend,
+    `llama_cpp_compute.compute_shapes` with the coefficients of `llama_cpp_compute`; `stacks`: framework,
+    backend,
     activation_rule, profile_slots, profile_ubatch_tokens, profile_flash_attention, overhead_mib,
     overhead_metal_mib, graph_mib, reserve_base_mib, reserve_per_prefill_token_mib, reserve_per_gpu_mib,
     framework_citation; `contexts`, `n_gpus`: one column each. llama.cpp's buffers are those of its server: a

@@ -40,7 +40,8 @@ def memory_plan_residuals(
     llama_cpp_compute: pl.LazyFrame,
     kv_dtypes: pl.LazyFrame,
 ) -> pl.LazyFrame:
-    """Context memory and compute buffers estimated for every row of llama.cpp's planner, beside its answer."""
+    """Context memory and compute buffers estimated for every row of llama.cpp's planner, beside its
+    answer."""
     return plans.memory_plan_residuals(
         memory_plans, grid_tables.in_text(llama_cpp_layers), llama_cpp_compute, grid_tables.in_text(kv_dtypes)
     )

@@ -1,4 +1,5 @@
-"""Reads `sources/coefficients/llama_cpp_compute.csv`: parts of llama.cpp's compute buffers without a closed form."""
+"""Reads `sources/coefficients/llama_cpp_compute.csv`: parts of llama.cpp's compute buffers without a closed
+form."""
 
 from __future__ import annotations
 

@@ -54,7 +54,8 @@ def read_memory_plans(
 ) -> pl.DataFrame:
     """The table `memory_plans`, of all files of the folder.
 
-    Logs: an unknown model, quant or kv_dtype, a device that the run does not have, a setting that is given twice
+    Logs: an unknown model, quant or kv_dtype, a device that the run does not have, a setting that is given
+    twice
     (whatever the file), a context on the host.
     """
     first_seen: dict[tuple[object, ...], str] = {}
@@ -68,7 +69,9 @@ def read_memory_plans(
             found = row.model_dump()
             key = tuple(found[name] for name in KEY)
             place = f"{log.relative(path)}:{line}"
-            strange = [kind for kind, ids in known.items() if found[kind] is not None and found[kind] not in ids]
+            strange = [
+                kind for kind, ids in known.items() if found[kind] is not None and found[kind] not in ids
+            ]
             devices = ["host", *(f"gpu{number}" for number in range(row.n_gpus))]
             if strange:
                 kind = strange[0]

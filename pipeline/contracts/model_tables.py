@@ -81,10 +81,12 @@ def layers_table(layers: pl.DataFrame) -> pl.DataFrame:
 
 
 def llama_cpp_layers_table(shapes: Mapping[str, ModelShapes], layers: pl.DataFrame) -> pl.DataFrame:
-    """The table `llama_cpp_layers`: the loaded layers of all complete models in full shape, and what llama.cpp
+    """The table `llama_cpp_layers`: the loaded layers of all complete models in full shape, and what
+    llama.cpp
     does with their architecture.
 
-    `prediction_layers`: prediction layers that the converter leaves in the file, which are not loaded but count
+    `prediction_layers`: prediction layers that the converter leaves in the file, which are not loaded but
+    count
     when layers are dealt out.
     """
     rows = [

@@ -119,7 +119,8 @@ class ModelRecord(Strict):
 
 
 def read_models(root: Path, log: FaultLog, use: CitationUse) -> dict[str, pl.DataFrame]:
-    """The tables `models`, `layers` and `llama_cpp_layers` of all valid records, in the columns of their dictionaries.
+    """The tables `models`, `layers` and `llama_cpp_layers` of all valid records, in the columns of their
+    dictionaries.
 
     A faulty record is logged and left out of both. Faults: unknown fields, ids that differ only in case, a
     configuration that lacks a field the shapes need and does not list it under `missing`, an unknown
@@ -139,7 +140,8 @@ def read_models(root: Path, log: FaultLog, use: CitationUse) -> dict[str, pl.Dat
     rows = [_row(model, records[model][1], shapes[model]) for model in sorted(sound)]
     if not rows:
         return {
-            name: pl.DataFrame(schema=polars_schema(name)) for name in ("models", "layers", "llama_cpp_layers")
+            name: pl.DataFrame(schema=polars_schema(name))
+            for name in ("models", "layers", "llama_cpp_layers")
         }
     return {
         "models": models_table(rows, counted),

@@ -44,9 +44,7 @@ def read_sources(root: Path) -> dict[str, pl.DataFrame]:
     caches = _ids(tables, "kv_dtypes", "kv_dtype", log)
     tables |= read_support(root, log, use, frameworks, _ids(tables, "quants", "quant", log), caches)
     tables["coefficients"] = read_coefficients(root, log, use)
-    tables["llama_cpp_compute"] = read_llama_cpp_compute(
-        root, log, use, _ids(tables, "models", "model", log)
-    )
+    tables["llama_cpp_compute"] = read_llama_cpp_compute(root, log, use, _ids(tables, "models", "model", log))
     tables["memory_plans"] = read_memory_plans(
         root, log, use, _ids(tables, "models", "model", log), _ids(tables, "quants", "quant", log), caches
     )

@@ -214,7 +214,9 @@ def test_layer_split_shares_out_whole_layers() -> None:
 def test_an_engine_that_cannot_split_has_one_gpu() -> None:
     alone = pl.LazyFrame([{**LLAMA_CPP, **ONE_SLOT, "parallel_mode": "none"}])
     models = model_frame().select("model", "n_layers", "model_citation")
-    found = kv_cache(models, layer_frame(), llama_cpp_frame(), alone, contexts(4096), counts(1, 2, 4)).collect()
+    found = kv_cache(
+        models, layer_frame(), llama_cpp_frame(), alone, contexts(4096), counts(1, 2, 4)
+    ).collect()
     assert found.get_column("n_gpus").to_list() == [1]
 
 

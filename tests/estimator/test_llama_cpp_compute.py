@@ -49,7 +49,9 @@ MAMBA_2_8B = {"mixer": "mamba", "ffn": "none", "n_layers": 64, "hidden_size": 25
               "mamba_inner": 5120, "mamba_state": 16, "conv_kernel": 4}  # fmt: skip
 
 
-def planned(*layers: dict[str, Any], coefficients: dict[str, Any] | None = None, **changes: Any) -> dict[str, float]:
+def planned(
+    *layers: dict[str, Any], coefficients: dict[str, Any] | None = None, **changes: Any
+) -> dict[str, float]:
     """Bytes of every device, of the fullest, and of the host."""
     known = [{"model": DENSE, **coefficients}] if coefficients else []
     shapes = llama_cpp_shapes(llama_cpp_frame(*layers), *known)
@@ -176,7 +178,8 @@ def test_scores_are_those_of_the_layer_with_most() -> None:
     n_gpus=st.sampled_from([2, 4, 8]),
 )  # fmt: skip
 def test_buffers_grow(
-    hidden: int, ffn: int, experts: int, width: int, window: int | None, gated: bool, is_moe: bool, fused: bool,
+    hidden: int, ffn: int, experts: int, width: int, window: int | None, gated: bool, is_moe: bool, fused:
+    bool,
     blocks: int, slots: int, n_gpus: int,
 ) -> None:  # fmt: skip
     layer = {"hidden_size": hidden, "ffn": "moe" if is_moe else "dense", "ffn_size": None if is_moe else ffn,
@@ -185,7 +188,7 @@ def test_buffers_grow(
              "ffn_matrices": 3 if gated else 2}  # fmt: skip
     here = {"context_tokens": 256 * blocks, "flash_attention": fused, "slots": slots, "outputs": 1}
     one = planned(layer, **here)
-    assert 0 < one["gpu0"]
+    assert one["gpu0"] > 0
     for changes in ({"context_tokens": 256 * blocks + 256}, {"ubatch_tokens": 1024}, {"slots": slots + 1},
                     {"outputs": 512}):  # fmt: skip
         more = planned(layer, **{**here, **changes})

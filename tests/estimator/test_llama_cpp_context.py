@@ -27,7 +27,14 @@ GEMMA_4_26B = (
      "window_tokens": 1024, "uses_window": True},
     {"group": 1, "n_layers": 5, "n_kv_heads": 2, "k_head_dim": 512, "v_head_dim": 512},
 )  # fmt: skip
-MLA = {"mixer": "mla", "n_layers": 61, "n_heads": 128, "n_kv_heads": None, "k_head_dim": 192, "latent_dim": 576}
+MLA = {
+    "mixer": "mla",
+    "n_layers": 61,
+    "n_heads": 128,
+    "n_kv_heads": None,
+    "k_head_dim": 192,
+    "latent_dim": 576,
+}
 QWEN3_NEXT = (
     {"mixer": "linear", "n_layers": 36, "n_heads": None, "n_kv_heads": None, "k_head_dim": None,
      "v_head_dim": None, "f32_state_elements": 524_288, "conv_state_elements": 24_576},
@@ -95,12 +102,14 @@ def test_latents_spelt_out_keep_keys_and_values_per_head() -> None:
 def test_compressed_entries_lie_beside_the_window() -> None:
     """Window pad(128 + 512) = 768 cells, 8,192 / 4 entries, an index key of 128 for each."""
     layer = {"mixer": "sliding", "n_layers": 1, "n_kv_heads": 1, "k_head_dim": 512, "v_head_dim": 0,
-             "window_tokens": 128, "uses_window": True, "kv_compression": 4, "index_head_dim": 128}  # fmt: skip
+             "window_tokens": 128, "uses_window": True, "kv_compression": 4, "index_head_dim": 128}  # fmt:
+             skip
     assert allocated(layer) == [2 * ((768 + 2048) * 512 + 2048 * 128)]
 
 
 def test_layers_are_dealt_out_with_the_output_as_one_more() -> None:
-    """33 units over two devices: 17 layers and 15 with the output; 61 MLA layers and one prediction layer: 32."""
+    """33 units over two devices: 17 layers and 15 with the output; 61 MLA layers and one prediction layer:
+    32."""
     layer = 8192 * 131_072 // 32
     assert allocated({}, n_gpus=2) == [17 * layer, 15 * layer]
     assert allocated({}, n_gpus=3) == [11 * layer, 11 * layer, 10 * layer]

@@ -19,7 +19,11 @@ from tests.estimator.cube_cases import (
 )
 
 MIB = 2**20
-SHAPE: dict[str, Any] = {"model": "meta-llama/Llama-3.1-8B-Instruct", "is_moe": False, "attention_width": 4096.0}
+SHAPE: dict[str, Any] = {
+    "model": "meta-llama/Llama-3.1-8B-Instruct",
+    "is_moe": False,
+    "attention_width": 4096.0,
+}
 _SCHEMA = {"model": pl.String(), "is_moe": pl.Boolean(), "attention_width": pl.Float64()}
 
 
