@@ -39,6 +39,7 @@ COEFFICIENTS: Final = (
     "last_device_floats",
     "first_device_scores_floats",
     "last_device_scores_floats",
+    "rotated_floats",
 )
 
 
@@ -218,26 +219,25 @@ def _rotation_elements(of: pl.Expr) -> pl.Expr:
     return pl.when(size.n_unique() == 1).then(power * power).otherwise(0).cast(pl.Float64)
 
 
+def rotation_floats() -> pl.Expr:
+    """Floats of the rotations that a quantised cache needs: of the keys of every cache, and of its values,
+    whose
+    width is always 64 (llama-kv-cache.cpp attn_rot_k and attn_rot_v)."""
+    quantised = pl.col("k_bytes_per_element") < MASK_BYTES
+    keys = pl.col("key_rotation") + pl.col("window_key_rotation")
+    caches = (pl.col("key_rotation") > 0).cast(pl.Float64) + (pl.col("window_key_rotation") > 0)
+    values = pl.when("is_latent").then(0.0).otherwise(caches * ROTATION_WIDTH**2)
+    return pl.when(quantised).then(keys + values).otherwise(0.0)
+
+
 def rotation_bytes() -> pl.Expr:
-    """Quantised keys and values are rotated before they are stored: the rotations of every cache, and what
-    the
-    rotated query changes in the layer.
+    """Quantised keys and values are rotated before they are stored: the rotations, and what the rotated query
+    changes in the layer.
 
     A rotated query lies in a place of its own: the attention output's place holds the hidden row when both
-    are
-    of one size, and a smaller one cannot be used again (llama-kv-cache.cpp attn_rot_k, llama-graph.cpp).
+    are of
+    one size, and a smaller one cannot be used again. Read off the planner.
     """
-    quantised = pl.col("k_bytes_per_element") < MASK_BYTES
-    rotations = pl.col("key_rotation") + pl.col("window_key_rotation")
-    values = (
-        pl.when("is_latent")
-        .then(0)
-        .otherwise(
-            (pl.col("key_rotation") > 0).cast(pl.Float64)
-            + (pl.col("window_key_rotation") > 0).cast(pl.Float64)
-        )
-        * ROTATION_WIDTH**2
-    )
     attention, hidden = pl.col("attention_width"), pl.col("hidden_size")
     serial = (
         pl.when(attention < hidden).then(attention).when(attention == hidden).then(-hidden).otherwise(0.0)
@@ -247,8 +247,8 @@ def rotation_bytes() -> pl.Expr:
         .when(pl.col("rotated_attention") == "row").then(hidden)
         .otherwise(0.0)
     )  # fmt: skip
-    rotated = rotations + values + _number("ubatch_tokens") * moved
-    return pl.when(quantised & (rotations > 0)).then(F32_BYTES * rotated).otherwise(0.0)
+    rotated = rotation_floats() + _number("ubatch_tokens") * pl.coalesce("rotated_floats", moved)
+    return pl.when(rotation_floats() > 0).then(F32_BYTES * rotated).otherwise(0.0)
 
 
 def attention_mask_cells() -> pl.Expr:
@@ -429,4 +429,4 @@ def host_compute_bytes() -> pl.Expr:
     rows = pl.when(pl.col("n_gpus") > 1).then(5.0).otherwise(2.0)
     inputs = copies * (indices + position_floats())
     floats = (rows + pl.col("position_rows")) * hidden + inputs + pl.col("per_layer_floats")
-    return F32_BYTES * ubatch * floats + copies * mask_bytes()
+    return F32_BYTES * (ubatch * floats + copies * rotation_floats()) + copies * mask_bytes()

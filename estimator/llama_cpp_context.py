@@ -69,7 +69,8 @@ def with_llama_cpp_layers(layers: pl.LazyFrame) -> pl.LazyFrame:
     """The table `llama_cpp_layers` with what its caches hold.
 
     Adds first_layer and all_layers (positions among the layers of the file), used_window_tokens, is_latent,
-    key_width, index_width, value_width and widest_value (of the whole model) in elements per cell, keeps_cells
+    key_width, index_width, value_width and widest_value (of the whole model) in elements per cell,
+    keeps_cells
     and state_elements.
     """
     return (

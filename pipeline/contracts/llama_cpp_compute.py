@@ -23,6 +23,7 @@ _MAY_BE_NEGATIVE: Final = (
     "last_device_floats",
     "first_device_scores_floats",
     "last_device_scores_floats",
+    "rotated_floats",
 )
 
 
@@ -39,6 +40,7 @@ class LlamaCppComputeRow(StrictRow):
     last_device_floats: float | None = None
     first_device_scores_floats: float | None = None
     last_device_scores_floats: float | None = None
+    rotated_floats: float | None = None
     citation: Text
 
 

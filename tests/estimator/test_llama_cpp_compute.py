@@ -134,6 +134,19 @@ def test_a_quantised_cache_is_rotated(layer: dict[str, Any], delta: int) -> None
     assert rotated - plain == 4 * delta
 
 
+def test_the_host_hands_out_the_rotations() -> None:
+    plain, rotated = (planned({}, k_bytes_per_element=size)["host"] for size in (2.0, 1.0625))
+    assert rotated - plain == 4 * (128**2 + 64**2)
+
+
+def test_a_coefficient_replaces_what_rotation_changes() -> None:
+    known = {"rotated_floats": 100.0}
+    plain, rotated = (
+        planned({}, coefficients=known, k_bytes_per_element=size)["gpu0"] for size in (2.0, 0.5625)
+    )
+    assert rotated - plain == 4 * (128**2 + 64**2 + 512 * 100)
+
+
 def test_host_buffers_against_the_planner() -> None:
     """Qwen3-0.6B: 12.01 MiB, without flash attention 24.01; Llama-3.1-8B 24.01, Gemma-3-27B 30.52."""
     assert planned(QWEN3_0_6B)["host"] / MIB == pytest.approx(12.01, abs=0.01)

@@ -102,8 +102,8 @@ def test_latents_spelt_out_keep_keys_and_values_per_head() -> None:
 def test_compressed_entries_lie_beside_the_window() -> None:
     """Window pad(128 + 512) = 768 cells, 8,192 / 4 entries, an index key of 128 for each."""
     layer = {"mixer": "sliding", "n_layers": 1, "n_kv_heads": 1, "k_head_dim": 512, "v_head_dim": 0,
-             "window_tokens": 128, "uses_window": True, "kv_compression": 4, "index_head_dim": 128}  # fmt:
-             skip
+             "window_tokens": 128, "uses_window": True, "kv_compression": 4,
+             "index_head_dim": 128}  # fmt: skip
     assert allocated(layer) == [2 * ((768 + 2048) * 512 + 2048 * 128)]
 
 
