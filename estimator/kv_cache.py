@@ -30,9 +30,9 @@ def window_cells(window_tokens: pl.Expr, context_tokens: pl.Expr) -> pl.Expr:
     """Positions an engine keeps of a sliding window or chunk: the windows of its slots and the tokens in
     flight, in whole steps.
 
-    Reads slots, window_slack_tokens and window_step_tokens of the engine. vLLM:
-    ceil((W - 1 + in flight) / block) + 1 blocks (v1/kv_cache_interface.py of 0.33.0). Null windows stay null.
-    What llama.cpp keeps is decided in `llama_cpp_context`.
+    Reads slots, window_slack_tokens and window_step_tokens of the engine. vLLM: ceil((W - 1 + in flight) /
+    block) + 1 blocks (v1/kv_cache_interface.py of 0.33.0). Null windows stay null. What llama.cpp keeps is
+    decided in `llama_cpp_context`.
     """
     step = pl.col("window_step_tokens")
     cells = (window_tokens * pl.col("slots") + pl.col("window_slack_tokens") + step - 1) // step * step
@@ -78,11 +78,10 @@ def kv_cache(
     """The table `kv_cache`: model x framework x kv_dtype x context_tokens x n_gpus -> bytes.
 
     `models`: model, n_layers, model_citation; `layers`, `llama_cpp_layers`: the tables; `storages`:
-    framework,
-    parallel_mode, kv_dtype, k_bytes_per_element, v_bytes_per_element, kv_dtype_citation and the columns of
-    `engine_windows`. Out: needed_bytes and reserved_bytes on the fullest GPU, read_bytes and start_read_bytes
-    (what one token reads on all GPUs together, replicated heads and latents on each of them: with the cache
-    full, and with it empty, which is recurrent state only).
+    framework, parallel_mode, kv_dtype, k_bytes_per_element, v_bytes_per_element, kv_dtype_citation and the
+    columns of `engine_windows`. Out: needed_bytes and reserved_bytes on the fullest GPU, read_bytes and
+    start_read_bytes (what one token reads on all GPUs together, replicated heads and latents on each of them:
+    with the cache full, and with it empty, which is recurrent state only).
     """
     settings = _settings(storages, contexts, n_gpus)
     # Distinct settings are computed once; what each rank reads is summed over the ranks after the join.

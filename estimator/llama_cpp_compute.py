@@ -1,11 +1,10 @@
 """Compute buffers that llama.cpp reserves, in closed form, per device and on the host.
 
 llama.cpp plans one graph for a full micro-batch and reserves what its allocator needs at the widest place.
-The
-forms below name what is alive there: input rows, masks, the feed-forward or the mixer of the widest layer,
-the
-logits. They follow ggml-alloc.c and src/models/*.cpp at 0c1e57098 and were read off its own planner; where no
-form is known a coefficient per model (sources/coefficients/llama_cpp_compute.csv) takes the place of a part.
+The forms below name what is alive there: input rows, masks, the feed-forward or the mixer of the widest
+layer, the logits. They follow ggml-alloc.c and src/models/*.cpp at 0c1e57098 and were read off its own
+planner; where no form is known a coefficient per model (sources/coefficients/llama_cpp_compute.csv) takes the
+place of a part.
 
 Sizes are counted in 4-byte floats: `*_floats` per micro-batch token, `slot_floats` per sequence.
 """
@@ -49,7 +48,8 @@ def _number(column: str) -> pl.Expr:
 
 def dense_floats() -> pl.Expr:
     """Dense feed-forward: gate, up and their product; up alone without a gate. Reads ffn, ffn_size,
-    ffn_matrices."""
+    ffn_matrices.
+    """
     kept = pl.when(pl.col("ffn_matrices") == GATED_MATRICES).then(3.0).otherwise(1.0)
     return pl.when(pl.col("ffn") == "dense").then(kept * _number("ffn_size")).otherwise(0.0)
 
@@ -58,8 +58,7 @@ def routed_floats(attention: pl.Expr) -> pl.Expr:
     """Routed experts: p = experts used x their width, q = experts used x hidden size.
 
     3p where 2p >= q, 2p + q where the attention output's place holds p, else 3p + q; p + q without a gate.
-    The
-    allocator puts q into the place that gate and up have left when it fits.
+    The allocator puts q into the place that gate and up have left when it fits.
     """
     used = _number("n_experts_used")
     inner = used * _number("expert_ffn_size")
@@ -116,8 +115,8 @@ def recurrent_floats() -> pl.Expr:
     """Per token, the widest place of a recurrent mixer.
 
     Mamba-1: two hidden rows and five inner rows. Mamba-2: three hidden rows, the input projection, two rows
-    of
-    channels, the scan's output. Linear attention with a convolution: two hidden rows, three rows of channels.
+    of channels, the scan's output. Linear attention with a convolution: two hidden rows, three rows of
+    channels.
     """
     inner, hidden = _number("mamba_inner"), _number("hidden_size")
     projection = 2 * inner + 2 * _number("mamba_groups") * _number("mamba_state") + _number("mamba_heads")
@@ -184,6 +183,7 @@ def compute_shapes(cached: pl.LazyFrame) -> pl.LazyFrame:
             recurrent_floats=recurrent_floats().max(),
             recurrent_slot_floats=recurrent_slot_floats().max(),
             index_layers=pl.col("n_layers").filter(indexed).sum().cast(pl.Float64),
+            sparse_layers=pl.col("n_layers").filter(pl.col("selected_tokens") > 0).sum().cast(pl.Float64),
             selected_tokens=pl.col("selected_tokens").max().fill_null(0).cast(pl.Float64),
             index_floats=(_number("index_n_heads") * _number("index_head_dim")).max(),
             query_floats=pl.when("is_latent").then(_number("q_latent_dim") + _number("n_heads")
@@ -208,8 +208,8 @@ def compute_shapes(cached: pl.LazyFrame) -> pl.LazyFrame:
 
 def _rotation_elements(of: pl.Expr) -> pl.Expr:
     """Elements of the rotation of keys in one cache: the largest power of two from 64 that divides the head
-    size,
-    squared; 0 where head sizes differ or do not divide."""
+    size, squared; 0 where head sizes differ or do not divide.
+    """
     size = pl.when("is_latent").then("latent_dim").otherwise("k_head_dim").cast(pl.Int64).filter(of)
     width = size.max()
     power = (
@@ -221,8 +221,8 @@ def _rotation_elements(of: pl.Expr) -> pl.Expr:
 
 def rotation_floats() -> pl.Expr:
     """Floats of the rotations that a quantised cache needs: of the keys of every cache, and of its values,
-    whose
-    width is always 64 (llama-kv-cache.cpp attn_rot_k and attn_rot_v)."""
+    whose width is always 64 (llama-kv-cache.cpp attn_rot_k and attn_rot_v).
+    """
     quantised = pl.col("k_bytes_per_element") < MASK_BYTES
     keys = pl.col("key_rotation") + pl.col("window_key_rotation")
     caches = (pl.col("key_rotation") > 0).cast(pl.Float64) + (pl.col("window_key_rotation") > 0)
@@ -235,8 +235,7 @@ def rotation_bytes() -> pl.Expr:
     changes in the layer.
 
     A rotated query lies in a place of its own: the attention output's place holds the hidden row when both
-    are of
-    one size, and a smaller one cannot be used again. Read off the planner.
+    are of one size, and a smaller one cannot be used again. Read off the planner.
     """
     attention, hidden = pl.col("attention_width"), pl.col("hidden_size")
     serial = (
@@ -259,14 +258,15 @@ def attention_mask_cells() -> pl.Expr:
 
 def with_coefficients(shapes: pl.LazyFrame, coefficients: pl.LazyFrame) -> pl.LazyFrame:
     """The shapes with the coefficients of their models (table `llama_cpp_compute`), null where a model has
-    none."""
+    none.
+    """
     return shapes.join(coefficients.select("model", *COEFFICIENTS), on="model", how="left")
 
 
 def mask_floats(bytes_per_cell: int = MASK_BYTES) -> pl.Expr:
     """One copy of the masks in floats per token: f16 with flash attention, f32 without; an indexer's is
-    always
-    f16."""
+    always f16.
+    """
     indexer = pl.when(pl.col("index_layers") > 0).then(sequence_cells()).otherwise(0).cast(pl.Float64)
     return (attention_mask_cells() * bytes_per_cell + indexer * MASK_BYTES) / F32_BYTES
 
@@ -278,19 +278,19 @@ def position_floats() -> pl.Expr:
 
 
 def sparse_floats() -> pl.Expr:
-    """Latent attention with an indexer (DeepSeek-V3.2, GLM-5): the selections of every indexed layer stay
+    """Latent attention with an indexer (DeepSeek-V3.2, GLM-5): the selections of every sparse layer stay
     alive.
 
-    Beside them two hidden rows, the query before and after absorption, and the cached query; once the
-    sparse mask
-    no longer fits the place of the rotary query the attention result lies beside it all, and once the scores
-    no longer fit the query's place they do.
+    Beside them two hidden rows (three where layers share an indexer), the query before and after absorption,
+    and the cached query; once the sparse mask no longer fits the place of the rotary query the attention
+    result lies beside it all, and once the scores no longer fit the query's place they do.
     """
     cells = sequence_cells().cast(pl.Float64)
+    shares = (pl.col("index_layers") < pl.col("sparse_layers")).cast(pl.Float64)
     kept = (
-        pl.col("index_layers") * pl.col("selected_tokens") + 2 * pl.col("hidden_size") +
-        INDEXER_POSITION_FLOATS
-        + pl.col("query_floats") + pl.col("cached_query_floats") + position_floats()
+        pl.col("sparse_layers") * pl.col("selected_tokens") + (2 + shares) * pl.col("hidden_size")
+        + INDEXER_POSITION_FLOATS + pl.col("query_floats") + pl.col("cached_query_floats")
+        + position_floats()
     )  # fmt: skip
     beside = pl.col("value_latent_floats") - pl.col("query_latent_dim")
     return kept + (
@@ -304,8 +304,8 @@ def sparse_floats() -> pl.Expr:
 
 def layer_floats() -> pl.Expr:
     """Floats per token of the widest layer with flash attention, masks left out; the model's coefficient
-    where
-    there is one."""
+    where there is one.
+    """
     plain = pl.col("feed_floats") + position_floats()
     per_layer = (
         pl.when(pl.col("per_layer_floats") > 0)
@@ -337,9 +337,9 @@ def score_cells() -> pl.Expr:
 
 
 def score_bytes() -> pl.Expr:
-    """Buffer of one device without flash attention, logits left out: scores, queries, keys and values
-    beside two
-    f32 masks, or the widest layer."""
+    """Buffer of one device without flash attention, logits left out: scores, queries, keys and values beside
+    two f32 masks, or the widest layer.
+    """
     ubatch = _number("ubatch_tokens")
     attention = (
         2 * pl.col("hidden_size")
@@ -380,8 +380,7 @@ def device_compute_bytes(device: pl.Expr) -> pl.Expr:
 
     One device: the widest layer or the logits. Several under layer split compute as a pipeline, whose inputs
     exist four times: three more masks, and input rows (four hidden rows on the first device, eight on the
-    others).
-    Without flash attention every device also holds index copies of the transposed values.
+    others). Without flash attention every device also holds index copies of the transposed values.
     """
     hidden, ubatch = pl.col("hidden_size"), _number("ubatch_tokens")
     plain = pl.when("flash_attention").then(fused_bytes()).otherwise(score_bytes())

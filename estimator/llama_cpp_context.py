@@ -1,8 +1,7 @@
 """Context memory that llama.cpp allocates: KV cache cells and recurrent state, to the byte, per device.
 
 Everything is allocated when the context is made, whatever the request fills later. From llama.cpp at
-0c1e57098:
-src/llama-context.cpp (rounding of the context), llama-kv-cache.cpp, llama-kv-cache-iswa.cpp,
+0c1e57098: src/llama-context.cpp (rounding of the context), llama-kv-cache.cpp, llama-kv-cache-iswa.cpp,
 llama-kv-cache-dsa.cpp, llama-memory-recurrent.cpp, llama-model.cpp (which layer goes to which device).
 """
 
@@ -70,8 +69,7 @@ def with_llama_cpp_layers(layers: pl.LazyFrame) -> pl.LazyFrame:
 
     Adds first_layer and all_layers (positions among the layers of the file), used_window_tokens, is_latent,
     key_width, index_width, value_width and widest_value (of the whole model) in elements per cell,
-    keeps_cells
-    and state_elements.
+    keeps_cells and state_elements.
     """
     return (
         layers.sort("model", "group")
@@ -117,9 +115,9 @@ def _attends() -> pl.Expr:
 def layers_on_device(device: pl.Expr) -> pl.Expr:
     """Layers of the run that device number `device` (from 0) of n_gpus equal ones holds.
 
-    Layers and the output are dealt out as all_layers + 1 units: unit i goes to device
-    floor(i x n_gpus / (all_layers + 1)) (llama-model.cpp get_layer_buft_list, split by equal free memory).
-    Reads first_layer, n_layers, all_layers, n_gpus.
+    Layers and the output are dealt out as all_layers + 1 units: unit i goes to device floor(i x n_gpus /
+    (all_layers + 1)) (llama-model.cpp get_layer_buft_list, split by equal free memory). Reads first_layer,
+    n_layers, all_layers, n_gpus.
     """
     first, count = pl.col("first_layer"), pl.col("n_layers")
     end = pl.min_horizontal(first + count, _first_unit(device + 1))
@@ -134,11 +132,9 @@ def _first_unit(device: pl.Expr) -> pl.Expr:
 def layer_context_bytes() -> pl.Expr:
     """Bytes of one layer: its cells, and its state once per slot, in 4-byte floats.
 
-    Without flash attention values lie transposed, every layer as wide as the widest of the model. An
-    indexer keeps
-    one key per position of the whole context; compressed attention (DeepSeek-V4) one entry per
-    `kv_compression`
-    positions beside its window.
+    Without flash attention values lie transposed, every layer as wide as the widest of the model. An indexer
+    keeps one key per position of the whole context; compressed attention (DeepSeek-V4) one entry per
+    `kv_compression` positions beside its window.
     """
     value_width = pl.when("flash_attention").then("value_width").otherwise("widest_value")
     has_values = pl.col("value_width") > 0

@@ -1,9 +1,8 @@
 """Memory besides weights and KV cache: compute buffers, activations, CUDA graphs, context and libraries, per
 GPU.
 
-Pure polars expressions over one row per model x framework x context x n_gpus. llama.cpp's buffers are
-decided in
-`llama_cpp_compute`; the published rules of thumb of other engines' code are here.
+Pure polars expressions over one row per model x framework x context x n_gpus. llama.cpp's buffers are decided
+in `llama_cpp_compute`; the published rules of thumb of other engines' code are here.
 """
 
 from __future__ import annotations
@@ -95,8 +94,7 @@ def runtime(
 
     `shapes`: model, is_moe, attention_width (see `attention_shapes`); `llama_cpp_shapes`: of
     `llama_cpp_compute.compute_shapes` with the coefficients of `llama_cpp_compute`; `stacks`: framework,
-    backend,
-    activation_rule, profile_slots, profile_ubatch_tokens, profile_flash_attention, overhead_mib,
+    backend, activation_rule, profile_slots, profile_ubatch_tokens, profile_flash_attention, overhead_mib,
     overhead_metal_mib, graph_mib, reserve_base_mib, reserve_per_prefill_token_mib, reserve_per_gpu_mib,
     framework_citation; `contexts`, `n_gpus`: one column each. llama.cpp's buffers are those of its server: a
     unified f16 cache and one output per slot.

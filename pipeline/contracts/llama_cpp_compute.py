@@ -1,5 +1,6 @@
 """Reads `sources/coefficients/llama_cpp_compute.csv`: parts of llama.cpp's compute buffers without a closed
-form."""
+form.
+"""
 
 from __future__ import annotations
 

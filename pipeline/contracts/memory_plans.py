@@ -55,8 +55,7 @@ def read_memory_plans(
     """The table `memory_plans`, of all files of the folder.
 
     Logs: an unknown model, quant or kv_dtype, a device that the run does not have, a setting that is given
-    twice
-    (whatever the file), a context on the host.
+    twice (whatever the file), a context on the host.
     """
     first_seen: dict[tuple[object, ...], str] = {}
     rows: list[dict[str, object]] = []

@@ -53,9 +53,8 @@ def counted_models(shapes: Mapping[str, ModelShapes], layers: pl.DataFrame) -> p
 
 
 def models_table(records: Sequence[dict[str, Any]], counted: pl.DataFrame) -> pl.DataFrame:
-    """The table `models`: what the records state, joined with what was counted (empty for
-    incomplete models).
-    """
+    """The table `models`: what the records state, joined with what was counted (empty for incomplete
+    models)."""
     columns = polars_schema("models")
     stated_schema = {name: columns[name] for name in columns if name not in counted.columns}
     names = {"model": pl.String(), **stated_schema, **{f"stated_{name}": pl.Int64() for name in STATED_SIZES}}
@@ -82,12 +81,10 @@ def layers_table(layers: pl.DataFrame) -> pl.DataFrame:
 
 def llama_cpp_layers_table(shapes: Mapping[str, ModelShapes], layers: pl.DataFrame) -> pl.DataFrame:
     """The table `llama_cpp_layers`: the loaded layers of all complete models in full shape, and what
-    llama.cpp
-    does with their architecture.
+    llama.cpp does with their architecture.
 
     `prediction_layers`: prediction layers that the converter leaves in the file, which are not loaded but
-    count
-    when layers are dealt out.
+    count when layers are dealt out.
     """
     rows = [
         {

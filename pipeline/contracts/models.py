@@ -61,9 +61,8 @@ class ParamsDifference(Strict):
 
 
 class Correction(Strict):
-    """A value of the configuration that replaces one an earlier source gave (`replaces` null: it
-    gave none).
-    """
+    """A value of the configuration that replaces one an earlier source gave (`replaces` null: it gave
+    none)."""
 
     field: Text
     replaces: bool | int | float | str | None

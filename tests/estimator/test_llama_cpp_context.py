@@ -109,7 +109,8 @@ def test_compressed_entries_lie_beside_the_window() -> None:
 
 def test_layers_are_dealt_out_with_the_output_as_one_more() -> None:
     """33 units over two devices: 17 layers and 15 with the output; 61 MLA layers and one prediction layer:
-    32."""
+    32.
+    """
     layer = 8192 * 131_072 // 32
     assert allocated({}, n_gpus=2) == [17 * layer, 15 * layer]
     assert allocated({}, n_gpus=3) == [11 * layer, 11 * layer, 10 * layer]

@@ -50,7 +50,8 @@ def test_every_device_of_a_split_has_its_own_estimate() -> None:
 
 def test_prediction_layers_in_the_file_move_the_split() -> None:
     """With one more layer there are 34 units: 17 on each device, the last with the prediction layer and the
-    output."""
+    output.
+    """
     kept = {"n_gpus": 2, "prediction_layers": "kept"}
     found = residuals(kept, {**kept, "device": "gpu1"}, prediction_layers=2)
     assert found.get_column("context_estimated_mib").to_list() == [18 * 32.0, 14 * 32.0]

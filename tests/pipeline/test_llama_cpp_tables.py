@@ -1,6 +1,6 @@
-"""What is read of llama.cpp: words of architectures, coefficients, plans; the repository's are sound,
-faults name
-the line."""
+"""What is read of llama.cpp: words of architectures, coefficients, plans; the repository's are sound, faults
+name the line.
+"""
 
 from __future__ import annotations
 
