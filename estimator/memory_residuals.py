@@ -11,14 +11,16 @@ from typing import Final
 import polars as pl
 
 from estimator.attention_state import cached_positions, layer_kv_bytes, with_engine_settings
-from estimator.kv_cache import llama_cpp_layers, window_cells
-from estimator.runtime import layer_floats
+from estimator.kv_cache import window_cells
+from estimator.llama_cpp_compute import compute_shapes, device_compute_bytes, with_coefficients
+from estimator.llama_cpp_context import with_llama_cpp_layers
 from estimator.weights import weights
 
 PARTS: Final = ("kv", "weights", "compute", "total")
 BYTES_PER_MIB: Final = 2**20
 LLAMA_CPP_FAMILY: Final = ("llama.cpp", "ik_llama.cpp", "ollama")
 DEFAULT_UBATCH_TOKENS: Final = 512
+F16_BYTES: Final = 2.0
 CONTEXT_STEP_TOKENS: Final = 256
 # llama.cpp before 2025-06 sized its output for a whole batch (physics of the planner: n_outputs = n_batch).
 OUTPUT_TOKENS: Final = 2048
@@ -32,7 +34,8 @@ def memory_residuals(
     logs: pl.LazyFrame,
     models: pl.LazyFrame,
     layers: pl.LazyFrame,
-    shapes: pl.LazyFrame,
+    llama_cpp_layers: pl.LazyFrame,
+    llama_cpp_compute: pl.LazyFrame,
     frameworks: pl.LazyFrame,
     quants: pl.LazyFrame,
     kv_dtypes: pl.LazyFrame,
@@ -41,14 +44,15 @@ def memory_residuals(
 ) -> pl.LazyFrame:
     """The table `memory_residuals`: one row per log and part (kv, weights, compute, total), in MiB.
 
-    `logs`: the table memory_logs; `shapes`: `runtime.attention_shapes`; the others: the tables. Out:
+    `logs`: the table memory_logs; the others: the tables of those names. Out:
     observed_mib, estimated_mib, ratio (estimate / log), reason (null where the two may be compared).
     """
     settled = _settled(logs, models, frameworks, kv_dtypes, latent_modes)
+    seen = with_coefficients(compute_shapes(with_llama_cpp_layers(llama_cpp_layers)), llama_cpp_compute)
     computed = [
-        _kv(settled, layers, models),
+        _kv(settled, layers, _with_used_windows(layers, llama_cpp_layers)),
         _weights(settled, models, quants),
-        _compute(settled, models.join(shapes, on="model")),
+        _compute(settled, seen),
     ]
     parts = _flagged(pl.concat([part.select(_PART_COLUMNS) for part in computed]), flags)
     found = pl.concat([parts, _flagged(_total(settled, parts).select(_PART_COLUMNS), flags)])
@@ -221,7 +225,14 @@ def _logged_layer_bytes() -> pl.Expr:
     return pl.when(pl.col("mixer") == "mla").then(latent).otherwise(plain)
 
 
-def _kv(settled: pl.LazyFrame, layers: pl.LazyFrame, models: pl.LazyFrame) -> pl.LazyFrame:
+def _with_used_windows(layers: pl.LazyFrame, llama_cpp_layers: pl.LazyFrame) -> pl.LazyFrame:
+    """The layers with the windows that llama.cpp uses; it keeps the whole context of some architectures."""
+    used = llama_cpp_layers.select("model", "group", "uses_window")
+    window = pl.when("uses_window").then("window_tokens")
+    return layers.join(used, on=["model", "group"]).with_columns(window_tokens=window).drop("uses_window")
+
+
+def _kv(settled: pl.LazyFrame, layers: pl.LazyFrame, llama_cpp_layers: pl.LazyFrame) -> pl.LazyFrame:
     settings = settled.select(
         "log_id", "model", "is_llama_cpp", "keeps_windows_whole", "keys", "values", "rotary_elements",
         "k_bytes_per_element", "v_bytes_per_element", "k_row_bytes", "v_row_bytes", "is_pool",
@@ -235,7 +246,7 @@ def _kv(settled: pl.LazyFrame, layers: pl.LazyFrame, models: pl.LazyFrame) -> pl
         [
             settings.filter(is_llama_cpp).join(side, on="model")
             for is_llama_cpp, side in (
-                (pl.col("is_llama_cpp"), llama_cpp_layers(layers, models)),
+                (pl.col("is_llama_cpp"), llama_cpp_layers),
                 (~pl.col("is_llama_cpp"), layers),
             )
         ]
@@ -314,46 +325,35 @@ def _weights(settled: pl.LazyFrame, models: pl.LazyFrame, quants: pl.LazyFrame) 
     )
 
 
-def logged_compute_bytes() -> pl.Expr:
-    """llama.cpp's compute buffer on one GPU for the log's micro-batch, with and without flash attention.
-
-    The larger of the output (4 x tokens x (vocabulary + hidden)) and of the widest layer with its mask.
-    Reads ubatch, is_flash, judged_tokens, vocab_size and the columns of `runtime.layer_floats`. Source:
-    closed form over llama.cpp 0c1e57098's own planner.
-    """
-    ubatch, context = pl.col("ubatch").cast(pl.Float64), pl.col("judged_tokens").cast(pl.Float64)
-    hidden = pl.col("hidden_size").cast(pl.Float64)
-    outputs = pl.min_horizontal(ubatch, pl.lit(float(OUTPUT_TOKENS)))
-    output = 4 * outputs * (pl.col("vocab_size").cast(pl.Float64) + hidden)
-    flash = 4 * ubatch * layer_floats() + 2 * ubatch * context
-    key_width = 2 * pl.col("n_kv_heads").fill_null(0) * pl.col("head_dim").fill_null(0)
-    scores = context * pl.col("n_heads") + 2 * hidden + 2 * pl.col("attention_width") + key_width
-    plain = 4 * ubatch * pl.max_horizontal(scores, layer_floats()) + 4 * ubatch * context
-    return pl.max_horizontal(output, pl.when(pl.col("is_flash")).then(flash).otherwise(plain))
-
-
 def _compute(settled: pl.LazyFrame, shapes: pl.LazyFrame) -> pl.LazyFrame:
-    columns = (
-        "model", "is_moe", "hidden_size", "ffn_size", "ffn_matrices", "expert_ffn_size", "n_experts_used",
-        "attention_width", "absorbed_width", "window_tokens", "vocab_size", "n_heads", "n_kv_heads",
-        "head_dim",
-    )  # fmt: skip
-    joined = settled.join(shapes.select(columns), on="model", how="left").with_columns(
-        ubatch=pl.col("ubatch_tokens").fill_null(DEFAULT_UBATCH_TOKENS),
-        is_flash=(pl.col("flash_attention") == "on").fill_null(False),
+    """llama.cpp's compute buffer on one GPU for the log's micro-batch. `shapes`: see
+    `llama_cpp_compute.with_coefficients`.
+    """
+    ubatch = pl.col("ubatch_tokens").fill_null(DEFAULT_UBATCH_TOKENS).cast(pl.Int64)
+    joined = settled.join(shapes, on="model", how="left").with_columns(
+        logged_gpus=pl.col("n_gpus").fill_null(1),
+        n_gpus=pl.lit(1, pl.Int64),
+        ubatch_tokens=ubatch,
+        outputs=pl.min_horizontal(ubatch, pl.lit(OUTPUT_TOKENS, pl.Int64)),
+        context_tokens=pl.col("judged_tokens").cast(pl.Int64),
+        slots=pl.col("n_slots").fill_null(1).cast(pl.Int64),
+        flash_attention=(pl.col("flash_attention") == "on").fill_null(False),
+        kv_unified=pl.lit(True),
+        swa_full=pl.lit(False),
+        k_bytes_per_element=pl.col("k_bytes_per_element").fill_null(F16_BYTES),
     )
     return joined.with_columns(
         part=pl.lit("compute"),
         observed_mib="compute_gpu_mib",
-        estimated_mib=logged_compute_bytes() / BYTES_PER_MIB,
+        estimated_mib=device_compute_bytes(pl.lit(0, pl.Int64)) / BYTES_PER_MIB,
         reason=_first_reason(
             *_NOT_THE_MODEL,
             (pl.col("compute_gpu_mib").is_null(), "the log states no compute buffer"),
             (~pl.col("is_llama_cpp"), "the log's engine states no compute buffer"),
             *_NOT_ON_ONE_GPU,
-            (pl.col("n_gpus").fill_null(1) > 1, "several GPUs share the graph"),
+            (pl.col("logged_gpus") > 1, "several GPUs share the graph"),
             (pl.col("judged_tokens").is_null(), "the log states no tokens"),
-            (pl.col("attention_width").is_null(), "the model's layers are not known"),
+            (pl.col("hidden_size").is_null(), "the model's layers are not known"),
             (
                 (pl.col("framework") == "ik_llama.cpp") & pl.col("mla_mode").fill_null(0).gt(0),
                 "the graph of ik_llama.cpp's latent modes is another",

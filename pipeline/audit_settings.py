@@ -20,6 +20,8 @@ READS = (
     "framework_steps",
     "kv_dtypes",
     "coefficients",
+    "llama_cpp_layers",
+    "llama_cpp_compute",
     "anchors",
     "serving_anchors",
     "memory_reports",

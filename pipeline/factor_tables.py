@@ -10,8 +10,10 @@ from collections.abc import Mapping
 import polars as pl
 
 from estimator import kv_cache as kv_caches
+from estimator import llama_cpp_compute as buffers
 from estimator import runtime as runtimes
 from estimator import weights as weight_bytes
+from estimator.llama_cpp_context import with_llama_cpp_layers
 from pipeline import grid_tables
 from pipeline.grid_resource import ProjectGrid
 
@@ -28,8 +30,8 @@ def kv_cache_at(
 ) -> pl.LazyFrame:
     """The table `kv_cache` of the grid's formats and counts, at the given contexts for the given models.
 
-    `contexts`: context_tokens; `models`: `grid_tables.published_models`; `tables`: layers, frameworks,
-    framework_steps, quants, kv_dtypes.
+    `contexts`: context_tokens; `models`: `grid_tables.published_models`; `tables`: layers,
+    llama_cpp_layers, frameworks, framework_steps, quants, kv_dtypes.
     """
     return cache_of(
         _of_grid(grid, tables), contexts, grid_tables.gpu_counts(grid.span).lazy(), models, tables
@@ -52,6 +54,7 @@ def cache_of(
     return kv_caches.kv_cache(
         models.select("model", "model_type", "n_layers", "model_citation"),
         tables["layers"].join(models.select("model"), on="model", how="semi"),
+        tables["llama_cpp_layers"].join(models.select("model"), on="model", how="semi"),
         grid_tables.cache_storages(numbered, tables["frameworks"], tables["framework_steps"]),
         contexts,
         counts,
@@ -61,9 +64,11 @@ def cache_of(
 def runtime_of(
     numbered: pl.DataFrame, contexts: pl.LazyFrame, counts: pl.LazyFrame, models: pl.LazyFrame, tables: Tables
 ) -> pl.LazyFrame:
-    """As `cache_of`, the columns of `runtime`; `tables`: coefficients too."""
+    """As `cache_of`, the columns of `runtime`; `tables`: llama_cpp_compute and coefficients too."""
+    seen = buffers.compute_shapes(with_llama_cpp_layers(grid_tables.in_text(tables["llama_cpp_layers"])))
     return runtimes.runtime(
         models.join(runtimes.attention_shapes(tables["layers"]), on="model"),
+        buffers.with_coefficients(seen, tables["llama_cpp_compute"]),
         grid_tables.stacks(numbered, tables["frameworks"]),
         contexts,
         counts,

@@ -16,7 +16,8 @@ from pipeline.grid_resource import ProjectGrid
 from warehouse.dictionary import conform
 
 CUBE = "limits"
-READS = (*SUPPORT_READS, "framework_steps", "coefficients", "weights", "kv_cache", "runtime")
+READS = (*SUPPORT_READS, "framework_steps", "coefficients", "llama_cpp_layers",
+         "llama_cpp_compute", "weights", "kv_cache", "runtime")  # fmt: skip
 
 
 @dataclass

@@ -7,10 +7,10 @@ from estimator import accuracy as judged
 from estimator import anchor_resolution as resolution
 from estimator import best_fit as answers
 from estimator import memory_accuracy as memory_judged
+from estimator import memory_plan_residuals as plans
 from estimator import memory_residuals as memory_beside
 from estimator import residuals, system_memory
 from estimator import rule_of_thumb as page
-from estimator import runtime as runtimes
 from estimator import verdict_audit as audits
 from pipeline import audit_settings, grid_tables
 from pipeline.assets.table_asset import table_asset
@@ -64,11 +64,27 @@ def memory_residuals(
     quants: pl.LazyFrame,
     kv_dtypes: pl.LazyFrame,
     latent_modes: pl.LazyFrame,
+    llama_cpp_layers: pl.LazyFrame,
+    llama_cpp_compute: pl.LazyFrame,
 ) -> pl.LazyFrame:
     """An estimate for exactly the setting of every memory log, beside what it says."""
-    shapes = runtimes.attention_shapes(layers)
     return memory_beside.memory_residuals(
-        memory_logs, models, layers, shapes, frameworks, quants, kv_dtypes, latent_modes, memory_flags
+        memory_logs, models, layers, grid_tables.in_text(llama_cpp_layers), llama_cpp_compute, frameworks,
+        quants, kv_dtypes, latent_modes, memory_flags,
+    )
+
+
+@table_asset()
+def memory_plan_residuals(
+    memory_plans: pl.LazyFrame,
+    llama_cpp_layers: pl.LazyFrame,
+    llama_cpp_compute: pl.LazyFrame,
+    kv_dtypes: pl.LazyFrame,
+) -> pl.LazyFrame:
+    """Context memory and compute buffers estimated for every row of llama.cpp's planner, beside its
+    answer."""
+    return plans.memory_plan_residuals(
+        memory_plans, grid_tables.in_text(llama_cpp_layers), llama_cpp_compute, grid_tables.in_text(kv_dtypes)
     )
 
 
@@ -78,6 +94,12 @@ def memory_accuracy(
 ) -> pl.LazyFrame:
     """Errors of the memory estimates by figure and group."""
     return memory_judged.memory_accuracy(memory_residuals, memory_logs, models)
+
+
+@table_asset()
+def memory_plan_accuracy(memory_plan_residuals: pl.LazyFrame, models: pl.LazyFrame) -> pl.LazyFrame:
+    """Errors against llama.cpp's planner by setting and architecture."""
+    return plans.memory_plan_accuracy(memory_plan_residuals, models)
 
 
 @table_asset()

@@ -31,6 +31,7 @@ def kv_cache(
     grid: dg.ResourceParam[ProjectGrid],
     models: pl.LazyFrame,
     layers: pl.LazyFrame,
+    llama_cpp_layers: pl.LazyFrame,
     frameworks: pl.LazyFrame,
     framework_steps: pl.LazyFrame,
     quants: pl.LazyFrame,
@@ -39,6 +40,7 @@ def kv_cache(
     """Model x framework x kv_dtype x context x n_gpus: bytes needed, and bytes the engine reserves."""
     tables = {
         "layers": layers,
+        "llama_cpp_layers": llama_cpp_layers,
         "frameworks": frameworks,
         "framework_steps": framework_steps,
         "quants": quants,
@@ -54,6 +56,8 @@ def runtime(
     grid: dg.ResourceParam[ProjectGrid],
     models: pl.LazyFrame,
     layers: pl.LazyFrame,
+    llama_cpp_layers: pl.LazyFrame,
+    llama_cpp_compute: pl.LazyFrame,
     frameworks: pl.LazyFrame,
     framework_steps: pl.LazyFrame,
     quants: pl.LazyFrame,
@@ -64,6 +68,7 @@ def runtime(
     tables = {
         "layers": layers, "frameworks": frameworks, "framework_steps": framework_steps, "quants": quants,
         "kv_dtypes": kv_dtypes, "coefficients": coefficients.lazy(),
+        "llama_cpp_layers": llama_cpp_layers, "llama_cpp_compute": llama_cpp_compute,
     }  # fmt: skip
     return runtime_at(
         grid_tables.contexts(grid.span).lazy(), grid_tables.published_models(models, grid.span), grid, tables

@@ -13,7 +13,7 @@ from warehouse.dictionary import Table
 
 ReadSources = Callable[[Path], Mapping[str, pl.DataFrame]]
 
-_JSON_TABLES = ("layers", "models")
+_JSON_TABLES = ("layers", "llama_cpp_layers", "models")
 _TOML_TABLES = ("citations", "claims", "facts", "frameworks", "gpus", "quants")
 _FAULTS_SHOWN = 50
 

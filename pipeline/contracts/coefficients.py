@@ -11,6 +11,7 @@ import polars as pl
 
 from pipeline.contracts.citing import CitationUse
 from pipeline.contracts.faults import FaultLog, unknown_name
+from pipeline.contracts.llama_cpp_compute import FILE as LLAMA_CPP_COMPUTE
 from pipeline.contracts.reading import read_rows, source_files
 from pipeline.contracts.strict import Count, Positive, StrictRow, Text
 from warehouse.dictionary import polars_schema
@@ -55,7 +56,10 @@ def read_coefficients(root: Path, log: FaultLog, use: CitationUse) -> pl.DataFra
     interval whose low end is above 1 or whose high end is below 1. Rows are sorted by their key.
     """
     rows: dict[tuple[str, str, str], tuple[float, str, float | None, int | None, str]] = {}
-    files = {path.stem: path for path in source_files(root, FOLDER, ".csv")}
+    # the coefficients of llama.cpp's buffers have columns, and a reader, of their own
+    files = {
+        path.stem: path for path in source_files(root, FOLDER, ".csv") if path != root / LLAMA_CPP_COMPUTE
+    }
     for model in sorted(set(BLOCKS) - set(files)):
         log.add(root / FOLDER / f"{model}.csv", "path", None, "file is missing")
     for model, path in files.items():

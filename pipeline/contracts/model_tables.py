@@ -12,6 +12,7 @@ import polars as pl
 from estimator.attention_state import conv_state_elements, f32_state_elements
 from estimator.layer_geometry import LAYER_GEOMETRY, MODEL_GEOMETRY
 from estimator.parameters import layer_parameters, model_parameters
+from pipeline.contracts.architectures.llama_cpp import llama_cpp_trait_frame
 from pipeline.contracts.hugging_face_config import ModelShapes
 from warehouse.dictionary import conform, polars_schema
 
@@ -52,9 +53,8 @@ def counted_models(shapes: Mapping[str, ModelShapes], layers: pl.DataFrame) -> p
 
 
 def models_table(records: Sequence[dict[str, Any]], counted: pl.DataFrame) -> pl.DataFrame:
-    """The table `models`: what the records state, joined with what was counted (empty for
-    incomplete models).
-    """
+    """The table `models`: what the records state, joined with what was counted (empty for incomplete
+    models)."""
     columns = polars_schema("models")
     stated_schema = {name: columns[name] for name in columns if name not in counted.columns}
     names = {"model": pl.String(), **stated_schema, **{f"stated_{name}": pl.Int64() for name in STATED_SIZES}}
@@ -76,6 +76,38 @@ def layers_table(layers: pl.DataFrame) -> pl.DataFrame:
         )
         .sort("model", "group"),
         "layers",
+    )
+
+
+def llama_cpp_layers_table(shapes: Mapping[str, ModelShapes], layers: pl.DataFrame) -> pl.DataFrame:
+    """The table `llama_cpp_layers`: the loaded layers of all complete models in full shape, and what
+    llama.cpp does with their architecture.
+
+    `prediction_layers`: prediction layers that the converter leaves in the file, which are not loaded but
+    count when layers are dealt out.
+    """
+    rows = [
+        {
+            "model": model,
+            "model_type": one.model_type,
+            "vocab_size": one.model["vocab_size"],
+            "position_rows": int((one.model["n_positions_learned"] or 0) > 0),
+        }
+        for model, one in shapes.items()
+        if one.layers
+    ]
+    names = {"model": pl.String, "model_type": pl.String, "vocab_size": pl.Int64, "position_rows": pl.Int16}
+    models = pl.DataFrame(rows, schema=names, orient="row").join(
+        llama_cpp_trait_frame(), on="model_type", how="left"
+    )
+    predicting = layers.filter("is_mtp").group_by("model").agg(predicting=pl.col("n_layers").sum())
+    kept = pl.when("keeps_prediction").then("predicting").fill_null(0)
+    loaded = layers.filter(~pl.col("is_mtp")).join(models, on="model")
+    return conform(
+        loaded.join(predicting, on="model", how="left")
+        .with_columns(prediction_layers=kept, shares_kv=pl.col("shares_kv").fill_null(False))
+        .sort("model", "group"),
+        "llama_cpp_layers",
     )
 
 

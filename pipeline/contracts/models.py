@@ -25,6 +25,7 @@ from pipeline.contracts.model_tables import (
     counted_layers,
     counted_models,
     layers_table,
+    llama_cpp_layers_table,
     models_table,
 )
 from pipeline.contracts.reading import check_stated_id, path_id, read_json, source_files, validate
@@ -61,9 +62,8 @@ class ParamsDifference(Strict):
 
 
 class Correction(Strict):
-    """A value of the configuration that replaces one an earlier source gave (`replaces` null: it
-    gave none).
-    """
+    """A value of the configuration that replaces one an earlier source gave (`replaces` null: it gave
+    none)."""
 
     field: Text
     replaces: bool | int | float | str | None
@@ -119,7 +119,8 @@ class ModelRecord(Strict):
 
 
 def read_models(root: Path, log: FaultLog, use: CitationUse) -> dict[str, pl.DataFrame]:
-    """The tables `models` and `layers` of all valid records, in the columns of their dictionaries.
+    """The tables `models`, `layers` and `llama_cpp_layers` of all valid records, in the columns of their
+    dictionaries.
 
     A faulty record is logged and left out of both. Faults: unknown fields, ids that differ only in case, a
     configuration that lacks a field the shapes need and does not list it under `missing`, an unknown
@@ -130,15 +131,23 @@ def read_models(root: Path, log: FaultLog, use: CitationUse) -> dict[str, pl.Dat
     shapes = _interpret_all(records, log)
     sound = {model for model in shapes if _check_shapes(*records[model], shapes[model], log)}
     log.refused |= set(records) - sound
-    layers = counted_layers({model: one for model, one in shapes.items() if model in sound})
-    counted = counted_models({model: one for model, one in shapes.items() if model in sound}, layers)
+    whole = {model: one for model, one in shapes.items() if model in sound}
+    layers = counted_layers(whole)
+    counted = counted_models(whole, layers)
     totals = dict(counted.select("model", pl.struct("computed_params", "mtp_params")).iter_rows())
     for model in sorted(sound & set(totals)):
         _check_total(*records[model], totals[model], log)
     rows = [_row(model, records[model][1], shapes[model]) for model in sorted(sound)]
     if not rows:
-        return {name: pl.DataFrame(schema=polars_schema(name)) for name in ("models", "layers")}
-    return {"models": models_table(rows, counted), "layers": layers_table(layers)}
+        return {
+            name: pl.DataFrame(schema=polars_schema(name))
+            for name in ("models", "layers", "llama_cpp_layers")
+        }
+    return {
+        "models": models_table(rows, counted),
+        "layers": layers_table(layers),
+        "llama_cpp_layers": llama_cpp_layers_table(whole, layers),
+    }
 
 
 def _read_records(root: Path, log: FaultLog, use: CitationUse) -> dict[str, tuple[Path, ModelRecord]]:

@@ -20,7 +20,9 @@ from pipeline.contracts.kv_dtypes import read_kv_dtypes
 from pipeline.contracts.labels import read_labels
 from pipeline.contracts.latent_modes import read_latent_modes
 from pipeline.contracts.launch_templates import read_launch_templates
+from pipeline.contracts.llama_cpp_compute import read_llama_cpp_compute
 from pipeline.contracts.measurements import read_measurements
+from pipeline.contracts.memory_plans import read_memory_plans
 from pipeline.contracts.memory_reports import KINDS, read_memory_reports
 from pipeline.contracts.models import read_models
 from pipeline.contracts.quants import read_quants
@@ -45,6 +47,10 @@ def read_sources(root: Path) -> dict[str, pl.DataFrame]:
     caches = _ids(tables, "kv_dtypes", "kv_dtype", log)
     tables |= read_support(root, log, use, frameworks, _ids(tables, "quants", "quant", log), caches)
     tables["coefficients"] = read_coefficients(root, log, use)
+    tables["llama_cpp_compute"] = read_llama_cpp_compute(root, log, use, _ids(tables, "models", "model", log))
+    tables["memory_plans"] = read_memory_plans(
+        root, log, use, _ids(tables, "models", "model", log), _ids(tables, "quants", "quant", log), caches
+    )
     tables["labels"] = read_labels(root, log, use)
     tables |= read_measurements(root, tables, log, use)
     ids = {kind: _ids(tables, f"{kind}s", kind, log) for kind in KINDS}

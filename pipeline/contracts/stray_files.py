@@ -16,7 +16,7 @@ READ = (
     "capacity_rules/rules.csv",
     "citations/*.toml", "claims/*.toml", "coefficients/*.csv", "file_sizes/*.csv", "frameworks/*.toml",
     "gpus/*.toml", "kv_dtypes/*.csv", "latent_modes/*.csv", "launch_templates/*.csv", "memory_flags/*.csv",
-    "memory_logs/*.csv", "memory_reports/*.csv", "models/*.json",
+    "memory_logs/*.csv", "memory_plans/*.csv", "memory_reports/*.csv", "models/*.json",
     "quants/*.toml", "quants/checkpoint_layouts.csv", "quants/checkpoint_recipes.csv",
     "quants/gguf_fallbacks.csv", "quants/gguf_mix_rules.csv", "quants/unsloth_dynamic.csv",
     "support/architectures.csv", "support/formats.csv", "support/hardware.csv", "support/kv_dtypes.csv",

@@ -10,6 +10,9 @@ import polars as pl
 from estimator import cube, measured
 from estimator.calibration import gpu_coefficients
 from estimator.kv_cache import engine_windows, kv_cache
+from estimator.llama_cpp_compute import COEFFICIENTS as COMPUTE_COEFFICIENTS
+from estimator.llama_cpp_compute import compute_shapes, with_coefficients
+from estimator.llama_cpp_context import with_llama_cpp_layers
 from estimator.recipes import recipes
 from estimator.runtime import attention_shapes, runtime
 from estimator.weights import weights
@@ -35,6 +38,25 @@ LAYER: dict[str, Any] = {
 _LAYER_SCHEMA = {
     name: pl.String() if name in ("model", "mixer") else pl.Boolean() if name == "shares_kv" else pl.Int64()
     for name in LAYER
+}
+# as llama.cpp sees the same layer
+LLAMA_CPP_LAYER: dict[str, Any] = {
+    **LAYER, "prediction_layers": 0, "hidden_size": 4096, "vocab_size": 128_256, "position_rows": 0,
+    "ffn": "dense", "kv_latent_dim": None, "qk_rope_dim": None, "q_latent_dim": None, "index_n_heads": None,
+    "linear_key_heads": None, "linear_value_heads": None, "linear_key_dim": None, "linear_value_dim": None,
+    "conv_kernel": None, "mamba_inner": None, "mamba_state": None, "mamba_heads": None, "mamba_groups": None,
+    "ffn_size": 14336, "ffn_matrices": 3, "n_experts_used": None, "expert_ffn_size": None,
+    "expert_input_size": None, "shared_ffn_size": None, "per_layer_input_size": None, "uses_window": False,
+    "caches_latent": True, "attention_rows": "heads", "rotated_attention": "serial", "extra_rows": 0,
+    "output_rows": 0, "last_rows": 8,
+}  # fmt: skip
+_LLAMA_CPP_SCHEMA = {
+    name: pl.String()
+    if name in ("model", "mixer", "ffn", "attention_rows", "rotated_attention")
+    else pl.Boolean()
+    if name in ("shares_kv", "uses_window", "caches_latent")
+    else pl.Int64()
+    for name in LLAMA_CPP_LAYER
 }
 MODEL: dict[str, Any] = {
     "model": DENSE, "model_type": "llama", "n_layers": 32, "n_moe_layers": 0, "n_linear_layers": 0,
@@ -97,6 +119,7 @@ PROFILES = pl.LazyFrame(
         "activation_rule": ["llama_cpp_compute_buffer", "vllm_activation"],
         "profile_slots": [4, None],
         "profile_ubatch_tokens": [512, None],
+        "profile_flash_attention": [True, True],
         "profile_kv_block_tokens": [None, 16],
         "profile_context_step_tokens": [256, None],
         "overhead_mib": [457.0, 204.8],
@@ -126,6 +149,21 @@ def layer_frame(*changes: dict[str, Any]) -> pl.LazyFrame:
     return pl.LazyFrame([{**LAYER, **change} for change in changes or ({},)], schema=_LAYER_SCHEMA)
 
 
+def llama_cpp_frame(*changes: dict[str, Any]) -> pl.LazyFrame:
+    """Runs of layers of Llama-3.1-8B as llama.cpp sees them, each with its changes."""
+    rows = [{**LLAMA_CPP_LAYER, **change} for change in changes or ({},)]
+    return pl.LazyFrame(rows, schema=_LLAMA_CPP_SCHEMA)
+
+
+def llama_cpp_shapes(layers: pl.LazyFrame, *coefficients: dict[str, Any]) -> pl.LazyFrame:
+    """What the compute buffers need of the layers, with the coefficients of models."""
+    known = pl.LazyFrame(
+        list(coefficients),
+        schema={"model": pl.String(), **dict.fromkeys(COMPUTE_COEFFICIENTS, pl.Float64())},
+    )
+    return with_coefficients(compute_shapes(with_llama_cpp_layers(layers)), known)
+
+
 def model_frame(*changes: dict[str, Any]) -> pl.LazyFrame:
     """Llama-3.1-8B, once per set of changes."""
     return pl.LazyFrame([{**MODEL, **change} for change in changes or ({},)], schema=_MODEL_SCHEMA)
@@ -151,6 +189,13 @@ def two_models() -> tuple[pl.LazyFrame, pl.LazyFrame]:
     """Models and layers of the cube tests: Llama-3.1-8B and Qwen3-30B-A3B."""
     layers = layer_frame({}, {"model": MOE, "n_layers": 48, "n_kv_heads": 4})
     return model_frame({}, QWEN3_30B), layers
+
+
+def two_models_in_llama_cpp() -> pl.LazyFrame:
+    """The layers of both models as llama.cpp sees them."""
+    experts = {"model": MOE, "n_layers": 48, "n_kv_heads": 4, "hidden_size": 2048, "vocab_size": 151_936,
+               "ffn": "moe", "ffn_size": None, "n_experts_used": 8, "expert_ffn_size": 768}  # fmt: skip
+    return llama_cpp_frame({}, experts)
 
 
 def cube_formats() -> pl.LazyFrame:
@@ -185,8 +230,9 @@ def cache_table() -> pl.LazyFrame:
     models, layers = two_models()
     storages = cube_formats().unique(["framework", "kv_dtype"], keep="first", maintain_order=True)
     windows = storages.join(engine_windows(PROFILES, STEPS), on="framework")
-    cited = models.select("model", "model_type", "n_layers", "model_citation")
-    return kv_cache(cited, layers, windows, contexts(*CONTEXTS), counts(*N_GPUS))
+    cited = models.select("model", "n_layers", "model_citation")
+    seen = two_models_in_llama_cpp()
+    return kv_cache(cited, layers, seen, windows, contexts(*CONTEXTS), counts(*N_GPUS))
 
 
 def runtime_table() -> pl.LazyFrame:
@@ -194,7 +240,8 @@ def runtime_table() -> pl.LazyFrame:
     models, layers = two_models()
     engines = cube_formats().select("framework", "backend", "framework_citation").unique(maintain_order=True)
     return runtime(
-        models.join(attention_shapes(layers), on="model"),
+        models.select("model", "is_moe").join(attention_shapes(layers), on="model"),
+        llama_cpp_shapes(two_models_in_llama_cpp()),
         engines.join(PROFILES, on="framework"),
         contexts(*CONTEXTS),
         counts(*N_GPUS),

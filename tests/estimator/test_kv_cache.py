@@ -19,13 +19,16 @@ from tests.estimator.cube_cases import (
     contexts,
     counts,
     layer_frame,
+    llama_cpp_frame,
     model_frame,
 )
 
 MIB = 2**20
-ONE_SLOT = {"is_llama_cpp": True, "slots": 1, "window_slack_tokens": 512, "window_step_tokens": 256}
+ONE_SLOT = {"is_llama_cpp": True, "ubatch_tokens": 512, "flash_attention": True, "slots": 1,
+            "window_slack_tokens": 512, "window_step_tokens": 256}  # fmt: skip
 FOUR_SLOTS = ONE_SLOT | {"slots": 4}
-_RULES: dict[str, Any] = {**dict.fromkeys(RULES), "is_llama_cpp": False, "slots": 1, "window_slack_tokens": 0,
+_RULES: dict[str, Any] = {**dict.fromkeys(RULES), "is_llama_cpp": False, "ubatch_tokens": 0,
+                          "flash_attention": True, "slots": 1, "window_slack_tokens": 0,
                           "window_step_tokens": 1}  # fmt: skip
 # vLLM: two batches of 2,048 tokens in flight and blocks of 16
 PAGED = {**_RULES, "cache_layout": "block_groups", "block_tokens": 16, "in_flight_tokens": 4096,
@@ -52,15 +55,14 @@ def cache(
     windows: dict[str, Any],
     context: int,
     n_gpus: int = 1,
-    **model: Any,
+    uses_window: bool = True,
 ) -> dict[str, Any]:
     n_layers = sum(layer.get("n_layers", 32) for layer in layers)
     storages = pl.LazyFrame([{**engine, **windows}], schema_overrides={"parallel_mode": pl.String, **RULES})
     found = kv_cache(
-        model_frame({"n_layers": n_layers, **model}).select(
-            "model", "model_type", "n_layers", "model_citation"
-        ),
+        model_frame({"n_layers": n_layers}).select("model", "n_layers", "model_citation"),
         layer_frame(*layers),
+        llama_cpp_frame(*({**layer, "uses_window": uses_window} for layer in layers)),
         storages,
         contexts(context),
         counts(n_gpus),
@@ -125,15 +127,14 @@ def test_engines_without_a_block_keep_the_window() -> None:
     assert found["reserved_bytes"] == found["needed_bytes"]
 
 
-@pytest.mark.parametrize("model_type", ["mistral", "phi3", "starcoder2"])
-def test_windows_that_llama_cpp_ignores(model_type: str) -> None:
+def test_windows_that_llama_cpp_ignores() -> None:
     """The model needs 4,096 positions; llama.cpp keeps all of them, vLLM the window."""
     layers = ({"mixer": "sliding", "window_tokens": 4096},)
-    ignored = cache(layers, LLAMA_CPP, FOUR_SLOTS, 65536, model_type=model_type)
+    ignored = cache(layers, LLAMA_CPP, FOUR_SLOTS, 65536, uses_window=False)
     assert ignored["needed_bytes"] == 4096 * 131_072
     assert ignored["reserved_bytes"] == 65536 * 131_072
-    assert cache(layers, VLLM, EXACT, 65536, model_type=model_type)["reserved_bytes"] == 4096 * 131_072
-    assert cache(layers, LLAMA_CPP, ONE_SLOT, 65536, model_type=None)["reserved_bytes"] == 4608 * 131_072
+    assert cache(layers, VLLM, EXACT, 65536)["reserved_bytes"] == 4096 * 131_072
+    assert cache(layers, LLAMA_CPP, ONE_SLOT, 65536)["reserved_bytes"] == 4608 * 131_072
 
 
 def test_engine_windows_come_from_the_profiles() -> None:
@@ -223,16 +224,20 @@ def test_layer_split_shares_out_whole_layers() -> None:
 
 def test_an_engine_that_cannot_split_has_one_gpu() -> None:
     alone = pl.LazyFrame([{**LLAMA_CPP, **ONE_SLOT, "parallel_mode": "none"}])
-    models = model_frame().select("model", "model_type", "n_layers", "model_citation")
-    found = kv_cache(models, layer_frame(), alone, contexts(4096), counts(1, 2, 4)).collect()
+    models = model_frame().select("model", "n_layers", "model_citation")
+    found = kv_cache(
+        models, layer_frame(), llama_cpp_frame(), alone, contexts(4096), counts(1, 2, 4)
+    ).collect()
     assert found.get_column("n_gpus").to_list() == [1]
 
 
 def test_frameworks_of_one_setting_each_have_their_row() -> None:
     """Ollama and KoboldCpp keep one slot of the same engine: computed once, listed twice."""
     twins = pl.LazyFrame([{**LLAMA_CPP, **ONE_SLOT, "framework": name} for name in ("ollama", "koboldcpp")])
-    models = model_frame().select("model", "model_type", "n_layers", "model_citation")
-    found = kv_cache(models, layer_frame(), twins, contexts(4096, 8192), counts(1)).collect()
+    models = model_frame().select("model", "n_layers", "model_citation")
+    found = kv_cache(
+        models, layer_frame(), llama_cpp_frame(), twins, contexts(4096, 8192), counts(1)
+    ).collect()
     assert found.get_column("framework").to_list() == ["koboldcpp"] * 2 + ["ollama"] * 2
     assert found.get_column("needed_bytes").to_list() == [4096 * 131_072, 8192 * 131_072] * 2
 

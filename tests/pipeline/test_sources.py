@@ -35,7 +35,8 @@ def resolved_share(anchors: pl.DataFrame) -> float:
 def read_from_sources() -> set[str]:
     """Tables of the room `sources`, and those of other rooms that come from its files as they are."""
     measured = {
-        "anchors", "serving_anchors", "file_sizes", "memory_flags", "memory_logs", "claims", "alias_names",
+        "anchors", "serving_anchors", "file_sizes", "memory_flags", "memory_logs", "memory_plans", "claims",
+        "alias_names",
         "unresolved_names", "unsloth_dynamic",
     }  # fmt: skip
     return {name for name, one in tables().items() if one.room == "sources"} | measured

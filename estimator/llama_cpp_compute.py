@@ -1,0 +1,431 @@
+"""Compute buffers that llama.cpp reserves, in closed form, per device and on the host.
+
+llama.cpp plans one graph for a full micro-batch and reserves what its allocator needs at the widest place.
+The forms below name what is alive there: input rows, masks, the feed-forward or the mixer of the widest
+layer, the logits. They follow ggml-alloc.c and src/models/*.cpp at 0c1e57098 and were read off its own
+planner; where no form is known a coefficient per model (sources/coefficients/llama_cpp_compute.csv) takes the
+place of a part.
+
+Sizes are counted in 4-byte floats: `*_floats` per micro-batch token, `slot_floats` per sequence.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import polars as pl
+
+from estimator.llama_cpp_context import sequence_cells, window_cells
+
+F32_BYTES: Final = 4
+MASK_BYTES: Final = 2  # masks are f16 with flash attention, f32 without
+PIPELINE_COPIES: Final = 4  # GGML_SCHED_MAX_COPIES: inputs of a pipeline exist four times
+OUTPUT_COPY_ROWS: Final = 8
+FIRST_DEVICE_ROWS: Final = 4
+POSITION_FLOATS: Final = 5  # positions and the indices of keys and values written
+WINDOW_POSITION_FLOATS: Final = 4
+INDEXER_POSITION_FLOATS: Final = 32
+GATED_MATRICES: Final = 3
+ROTATION_WIDTH: Final = 64
+
+COEFFICIENTS: Final = (
+    "layer_floats",
+    "slot_floats",
+    "output_floats",
+    "output_masks",
+    "score_floats",
+    "first_device_floats",
+    "last_device_floats",
+    "first_device_scores_floats",
+    "last_device_scores_floats",
+    "rotated_floats",
+)
+
+
+def _number(column: str) -> pl.Expr:
+    return pl.col(column).fill_null(0).cast(pl.Float64)
+
+
+def dense_floats() -> pl.Expr:
+    """Dense feed-forward: gate, up and their product; up alone without a gate. Reads ffn, ffn_size,
+    ffn_matrices.
+    """
+    kept = pl.when(pl.col("ffn_matrices") == GATED_MATRICES).then(3.0).otherwise(1.0)
+    return pl.when(pl.col("ffn") == "dense").then(kept * _number("ffn_size")).otherwise(0.0)
+
+
+def routed_floats(attention: pl.Expr) -> pl.Expr:
+    """Routed experts: p = experts used x their width, q = experts used x hidden size.
+
+    3p where 2p >= q, 2p + q where the attention output's place holds p, else 3p + q; p + q without a gate.
+    The allocator puts q into the place that gate and up have left when it fits.
+    """
+    used = _number("n_experts_used")
+    inner = used * _number("expert_ffn_size")
+    outer = used * pl.coalesce("expert_input_size", "hidden_size").cast(pl.Float64)
+    small = pl.when(inner < attention).then(2 * inner + outer).otherwise(3 * inner + outer)
+    gated = pl.when(2 * inner >= outer).then(3 * inner).otherwise(small)
+    floats = pl.when(pl.col("ffn_matrices") == GATED_MATRICES).then(gated).otherwise(inner + outer)
+    return pl.when(pl.col("ffn") == "moe").then(floats).otherwise(0.0)
+
+
+def shared_floats() -> pl.Expr:
+    """Shared experts beside the routed experts' result, one hidden row; none without shared experts."""
+    shared = 3 * _number("shared_ffn_size") + _number("hidden_size")
+    return pl.when((pl.col("ffn") == "moe") & (_number("shared_ffn_size") > 0)).then(shared).otherwise(0.0)
+
+
+def _attention_floats() -> pl.Expr:
+    """Attention output of one layer: heads x head size (of the value under MLA)."""
+    size = pl.when("is_latent").then("v_head_dim").otherwise("k_head_dim")
+    return _number("n_heads") * size.fill_null(0).cast(pl.Float64)
+
+
+def _rows_of_attention(attention: pl.Expr) -> pl.Expr:
+    words = pl.col("attention_rows")
+    return (
+        pl.when(words == "none")
+        .then(0.0)
+        .when(words == "hidden")
+        .then(_number("hidden_size"))
+        .otherwise(attention)
+    )
+
+
+def absorbed_floats() -> pl.Expr:
+    """MLA with absorbed keys: three hidden rows, and per head two latents and the query."""
+    per_head = 2 * _number("latent_dim") + _number("k_head_dim")
+    return 3 * _number("hidden_size") + _number("n_heads") * per_head
+
+
+def channels() -> pl.Expr:
+    """Channels of the convolution before a recurrence: x, B and C of Mamba-2; q, k and v of linear
+    attention."""
+    keys = _number("linear_key_heads") * _number("linear_key_dim")
+    values = _number("linear_value_heads") * _number("linear_value_dim")
+    mamba = _number("mamba_inner") + 2 * _number("mamba_groups") * _number("mamba_state")
+    return 2 * keys + values + mamba
+
+
+def _is_second_mamba() -> pl.Expr:
+    return (pl.col("mixer") == "mamba") & (_number("mamba_heads") > 0)
+
+
+def recurrent_floats() -> pl.Expr:
+    """Per token, the widest place of a recurrent mixer.
+
+    Mamba-1: two hidden rows and five inner rows. Mamba-2: three hidden rows, the input projection, two rows
+    of channels, the scan's output. Linear attention with a convolution: two hidden rows, three rows of
+    channels.
+    """
+    inner, hidden = _number("mamba_inner"), _number("hidden_size")
+    projection = 2 * inner + 2 * _number("mamba_groups") * _number("mamba_state") + _number("mamba_heads")
+    second = 3 * hidden + projection + 2 * channels() + inner
+    first = 2 * hidden + 5 * inner
+    linear = 2 * hidden + 3 * channels()
+    return (
+        pl.when(_is_second_mamba()).then(second)
+        .when(pl.col("mixer") == "mamba").then(first)
+        .when(pl.col("mixer") == "linear").then(linear)
+        .otherwise(0.0)
+    )  # fmt: skip
+
+
+def recurrent_slot_floats() -> pl.Expr:
+    """Per sequence, beside `recurrent_floats`: past inputs of the convolution twice, and the scan's state."""
+    past = (
+        2
+        * (_number("conv_kernel") - 1).clip(0)
+        * pl.when(pl.col("mixer") == "linear")
+        .then(channels())
+        .when(_is_second_mamba())
+        .then(channels())
+        .otherwise(_number("mamba_inner"))
+    )
+    state = (
+        pl.when(pl.col("mixer") == "mamba")
+        .then(_number("mamba_inner") * _number("mamba_state"))
+        .otherwise(0.0)
+    )
+    return pl.when(pl.col("mixer").is_in(["mamba", "linear"])).then(past + state).otherwise(0.0)
+
+
+def compute_shapes(cached: pl.LazyFrame) -> pl.LazyFrame:
+    """One row per model: what the buffer's forms need, from the layers of `with_llama_cpp_layers`.
+
+    Out: model, hidden_size, vocab_size, and the floats of every part.
+    """
+    attention = _attention_floats()
+    feeds = pl.max_horizontal(dense_floats(), routed_floats(pl.col("widest_attention")), shared_floats())
+    indexed = _number("index_head_dim") > 0
+    attends = pl.col("mixer").is_in(["full", "sliding", "chunked", "mla"])
+    return (
+        cached.with_columns(attention=attention)
+        .with_columns(widest_attention=_rows_of_attention(pl.col("attention").max().over("model")))
+        .group_by("model", maintain_order=True)
+        .agg(
+            hidden_size=pl.col("hidden_size").first().cast(pl.Float64),
+            vocab_size=pl.col("vocab_size").first().cast(pl.Float64),
+            attends=attends.any(),
+            is_latent=pl.col("is_latent").any(),
+            used_window_tokens=pl.col("used_window_tokens").max(),
+            n_heads=pl.col("n_heads").fill_null(0).max().cast(pl.Float64),
+            full_heads=pl.col("n_heads").filter(attends & pl.col("used_window_tokens").is_null()).max()
+            .fill_null(0).cast(pl.Float64),
+            window_heads=pl.col("n_heads").filter(pl.col("used_window_tokens").is_not_null()).max()
+            .fill_null(0).cast(pl.Float64),
+            attention_width=pl.col("attention").max(),
+            key_width=pl.col("key_width").max().cast(pl.Float64),
+            value_width=pl.col("value_width").max().cast(pl.Float64),
+            feed_floats=feeds.max() + pl.col("widest_attention").first()
+            + (2 + pl.col("extra_rows").first()) * pl.col("hidden_size").first(),
+            absorbed_floats=pl.when("is_latent").then(absorbed_floats()).otherwise(0.0).max(),
+            recurrent_floats=recurrent_floats().max(),
+            recurrent_slot_floats=recurrent_slot_floats().max(),
+            index_layers=pl.col("n_layers").filter(indexed).sum().cast(pl.Float64),
+            sparse_layers=pl.col("n_layers").filter(pl.col("selected_tokens") > 0).sum().cast(pl.Float64),
+            selected_tokens=pl.col("selected_tokens").max().fill_null(0).cast(pl.Float64),
+            index_floats=(_number("index_n_heads") * _number("index_head_dim")).max(),
+            query_floats=pl.when("is_latent").then(_number("q_latent_dim") + _number("n_heads")
+            * (_number("k_head_dim") + _number("kv_latent_dim"))).otherwise(0.0).max(),
+            cached_query_floats=pl.when("is_latent").then(_number("n_heads") * _number("latent_dim"))
+            .otherwise(0.0).max(),
+            rope_floats=pl.when("is_latent").then(_number("n_heads") * _number("qk_rope_dim"))
+            .otherwise(0.0).max(),
+            value_latent_floats=pl.when("is_latent").then(_number("n_heads") * _number("kv_latent_dim"))
+            .otherwise(0.0).max(),
+            query_latent_dim=_number("q_latent_dim").max(),
+            per_layer_floats=(_number("per_layer_input_size") * pl.col("n_layers")).sum(),
+            output_rows=pl.col("output_rows").first().cast(pl.Float64),
+            last_rows=pl.col("last_rows").first().cast(pl.Float64),
+            position_rows=pl.col("position_rows").first().cast(pl.Float64),
+            rotated_attention=pl.col("rotated_attention").first(),
+            key_rotation=_rotation_elements(attends & pl.col("used_window_tokens").is_null()),
+            window_key_rotation=_rotation_elements(pl.col("used_window_tokens").is_not_null()),
+        )
+    )  # fmt: skip
+
+
+def _rotation_elements(of: pl.Expr) -> pl.Expr:
+    """Elements of the rotation of keys in one cache: the largest power of two from 64 that divides the head
+    size, squared; 0 where head sizes differ or do not divide.
+    """
+    size = pl.when("is_latent").then("latent_dim").otherwise("k_head_dim").cast(pl.Int64).filter(of)
+    width = size.max()
+    power = (
+        pl.when(width % 512 == 0).then(512).when(width % 256 == 0).then(256).when(width % 128 == 0).then(128)
+        .when(width % ROTATION_WIDTH == 0).then(ROTATION_WIDTH).otherwise(0)
+    )  # fmt: skip
+    return pl.when(size.n_unique() == 1).then(power * power).otherwise(0).cast(pl.Float64)
+
+
+def rotation_floats() -> pl.Expr:
+    """Floats of the rotations that a quantised cache needs: of the keys of every cache, and of its values,
+    whose width is always 64 (llama-kv-cache.cpp attn_rot_k and attn_rot_v).
+    """
+    quantised = pl.col("k_bytes_per_element") < MASK_BYTES
+    keys = pl.col("key_rotation") + pl.col("window_key_rotation")
+    caches = (pl.col("key_rotation") > 0).cast(pl.Float64) + (pl.col("window_key_rotation") > 0)
+    values = pl.when("is_latent").then(0.0).otherwise(caches * ROTATION_WIDTH**2)
+    return pl.when(quantised).then(keys + values).otherwise(0.0)
+
+
+def rotation_bytes() -> pl.Expr:
+    """Quantised keys and values are rotated before they are stored: the rotations, and what the rotated query
+    changes in the layer.
+
+    A rotated query lies in a place of its own: the attention output's place holds the hidden row when both
+    are of one size, and a smaller one cannot be used again. Read off the planner.
+    """
+    attention, hidden = pl.col("attention_width"), pl.col("hidden_size")
+    serial = (
+        pl.when(attention < hidden).then(attention).when(attention == hidden).then(-hidden).otherwise(0.0)
+    )
+    moved = (
+        pl.when(pl.col("rotated_attention") == "serial").then(serial)
+        .when(pl.col("rotated_attention") == "row").then(hidden)
+        .otherwise(0.0)
+    )  # fmt: skip
+    rotated = rotation_floats() + _number("ubatch_tokens") * pl.coalesce("rotated_floats", moved)
+    return pl.when(rotation_floats() > 0).then(F32_BYTES * rotated).otherwise(0.0)
+
+
+def attention_mask_cells() -> pl.Expr:
+    """Cells that the attention masks span, full and windowed; none without attention."""
+    window = window_cells(pl.col("used_window_tokens")).fill_null(0)
+    return pl.when("attends").then(sequence_cells() + window).otherwise(0).cast(pl.Float64)
+
+
+def with_coefficients(shapes: pl.LazyFrame, coefficients: pl.LazyFrame) -> pl.LazyFrame:
+    """The shapes with the coefficients of their models (table `llama_cpp_compute`), null where a model has
+    none.
+    """
+    return shapes.join(coefficients.select("model", *COEFFICIENTS), on="model", how="left")
+
+
+def mask_floats(bytes_per_cell: int = MASK_BYTES) -> pl.Expr:
+    """One copy of the masks in floats per token: f16 with flash attention, f32 without; an indexer's is
+    always f16.
+    """
+    indexer = pl.when(pl.col("index_layers") > 0).then(sequence_cells()).otherwise(0).cast(pl.Float64)
+    return (attention_mask_cells() * bytes_per_cell + indexer * MASK_BYTES) / F32_BYTES
+
+
+def position_floats() -> pl.Expr:
+    """Positions and cache indices per token."""
+    window = pl.when(pl.col("used_window_tokens").is_not_null()).then(WINDOW_POSITION_FLOATS).otherwise(0)
+    return pl.when("attends").then(POSITION_FLOATS + window).otherwise(0)
+
+
+def sparse_floats() -> pl.Expr:
+    """Latent attention with an indexer (DeepSeek-V3.2, GLM-5): the selections of every sparse layer stay
+    alive.
+
+    Beside them two hidden rows (three where layers share an indexer), the query before and after absorption,
+    and the cached query; once the sparse mask no longer fits the place of the rotary query the attention
+    result lies beside it all, and once the scores no longer fit the query's place they do.
+    """
+    cells = sequence_cells().cast(pl.Float64)
+    shares = (pl.col("index_layers") < pl.col("sparse_layers")).cast(pl.Float64)
+    kept = (
+        pl.col("sparse_layers") * pl.col("selected_tokens") + (2 + shares) * pl.col("hidden_size")
+        + INDEXER_POSITION_FLOATS + pl.col("query_floats") + pl.col("cached_query_floats")
+        + position_floats()
+    )  # fmt: skip
+    beside = pl.col("value_latent_floats") - pl.col("query_latent_dim")
+    return kept + (
+        pl.when(cells > pl.col("query_floats"))
+        .then(pl.col("index_floats") + cells)
+        .when(cells / 2 > pl.col("rope_floats"))
+        .then(beside)
+        .otherwise(pl.col("rope_floats"))
+    )
+
+
+def layer_floats() -> pl.Expr:
+    """Floats per token of the widest layer with flash attention, masks left out; the model's coefficient
+    where there is one.
+    """
+    plain = pl.col("feed_floats") + position_floats()
+    per_layer = (
+        pl.when(pl.col("per_layer_floats") > 0)
+        .then(pl.col("per_layer_floats") + 6 * pl.col("hidden_size"))
+        .otherwise(0.0)
+    )
+    dense = pl.max_horizontal(plain + per_layer, pl.col("absorbed_floats"))
+    sparse = pl.when(pl.col("index_layers") > 0).then(sparse_floats()).otherwise(0.0)
+    return pl.max_horizontal(dense, sparse)
+
+
+def fused_bytes() -> pl.Expr:
+    """Buffer of one device with flash attention, logits left out."""
+    ubatch, slots = _number("ubatch_tokens"), _number("slots")
+    recurrent = ubatch * (pl.col("recurrent_floats") + position_floats()) + slots * pl.col(
+        "recurrent_slot_floats"
+    )
+    widest = pl.max_horizontal(ubatch * layer_floats(), recurrent)
+    known = ubatch * pl.col("layer_floats") + slots * pl.col("slot_floats").fill_null(0.0)
+    floats = pl.when(pl.col("layer_floats").is_not_null()).then(known).otherwise(widest)
+    return F32_BYTES * (floats + ubatch * mask_floats()) + rotation_bytes()
+
+
+def score_cells() -> pl.Expr:
+    """Attention scores per token without flash attention: heads x cells of the widest layer."""
+    full = pl.col("full_heads") * sequence_cells()
+    window = pl.col("window_heads") * window_cells(pl.col("used_window_tokens")).fill_null(0)
+    return pl.max_horizontal(full, window).cast(pl.Float64)
+
+
+def score_bytes() -> pl.Expr:
+    """Buffer of one device without flash attention, logits left out: scores, queries, keys and values beside
+    two f32 masks, or the widest layer.
+    """
+    ubatch = _number("ubatch_tokens")
+    attention = (
+        2 * pl.col("hidden_size")
+        + 2 * pl.col("attention_width")
+        + pl.col("key_width")
+        + pl.col("value_width")
+    )
+    latent = 2 * pl.col("hidden_size") + 2 * pl.col("absorbed_floats") - 5 * pl.col("hidden_size")
+    kept = pl.coalesce("score_floats", pl.when("is_latent").then(latent).otherwise(attention))
+    scores = pl.when("attends").then(score_cells() + kept).otherwise(0.0)
+    attending = F32_BYTES * ubatch * (scores + mask_floats(F32_BYTES))
+    wider = mask_floats(F32_BYTES) - mask_floats()
+    return pl.max_horizontal(attending, fused_bytes() + F32_BYTES * ubatch * wider)
+
+
+def output_bytes() -> pl.Expr:
+    """Logits and last hidden rows of every output the micro-batch may have."""
+    outputs = pl.min_horizontal("ubatch_tokens", "outputs").cast(pl.Float64)
+    beside = pl.coalesce("output_floats", pl.col("output_rows") * pl.col("hidden_size"))
+    logits = F32_BYTES * outputs * (pl.col("vocab_size") + pl.col("hidden_size") + beside)
+    return logits + pl.col("output_masks").fill_null(0.0) * mask_bytes()
+
+
+def mask_bytes() -> pl.Expr:
+    """All masks of one copy in bytes: f16 with flash attention, f32 without."""
+    floats = pl.when("flash_attention").then(mask_floats()).otherwise(mask_floats(F32_BYTES))
+    return F32_BYTES * _number("ubatch_tokens") * floats
+
+
+def fullest_compute_bytes() -> pl.Expr:
+    """Compute buffer of the device that needs most: the first or the last."""
+    last = pl.col("n_gpus").cast(pl.Int64) - 1
+    return pl.max_horizontal(device_compute_bytes(pl.lit(0, pl.Int64)), device_compute_bytes(last))
+
+
+def device_compute_bytes(device: pl.Expr) -> pl.Expr:
+    """Compute buffer of device number `device` (from 0) of n_gpus.
+
+    One device: the widest layer or the logits. Several under layer split compute as a pipeline, whose inputs
+    exist four times: three more masks, and input rows (four hidden rows on the first device, eight on the
+    others). Without flash attention every device also holds index copies of the transposed values.
+    """
+    hidden, ubatch = pl.col("hidden_size"), _number("ubatch_tokens")
+    plain = pl.when("flash_attention").then(fused_bytes()).otherwise(score_bytes())
+    fused = pl.col("flash_attention")
+    indices = pl.when(fused | pl.col("is_latent")).then(0.0).otherwise(6 * pl.col("value_width"))
+    first = pl.coalesce(
+        pl.when(fused).then("first_device_floats").otherwise("first_device_scores_floats"),
+        FIRST_DEVICE_ROWS * hidden + indices,
+    )
+    later = pl.coalesce(
+        pl.when(fused).then("last_device_floats").otherwise("last_device_scores_floats"),
+        pl.col("last_rows") * hidden + indices,
+    )
+    is_first, is_last = device == 0, device == pl.col("n_gpus") - 1
+    copies = (PIPELINE_COPIES - 1) * (mask_bytes() + F32_BYTES * ubatch * position_floats())
+    staged = plain + copies + F32_BYTES * ubatch * pl.when(is_first).then(first).otherwise(later)
+    logits = (
+        output_bytes() + copies + mask_bytes() + F32_BYTES * ubatch * (pl.col("last_rows") * hidden + indices)
+    )
+    return (
+        pl.when(pl.col("n_gpus") == 1)
+        .then(pl.max_horizontal(plain, output_bytes()))
+        .when(is_last)
+        .then(pl.max_horizontal(staged, logits))
+        .otherwise(staged)
+    )
+
+
+def host_compute_bytes() -> pl.Expr:
+    """Compute buffer on the host: embeddings and masks as they are handed to the devices, four times for a
+    pipeline.
+
+    One device: two hidden rows and the masks; several: five hidden rows and four copies of the masks. Learned
+    positions and per-layer embeddings are rows of their own; without flash attention the indices of
+    transposed values.
+    """
+    ubatch, hidden = _number("ubatch_tokens"), pl.col("hidden_size")
+    copies = pl.when(pl.col("n_gpus") > 1).then(float(PIPELINE_COPIES)).otherwise(1.0)
+    windows = pl.when(pl.col("used_window_tokens").is_not_null()).then(2.0).otherwise(1.0)
+    indices = (
+        pl.when(pl.col("flash_attention") | pl.col("is_latent"))
+        .then(0.0)
+        .otherwise(2 * pl.col("value_width") * windows)
+    )
+    rows = pl.when(pl.col("n_gpus") > 1).then(5.0).otherwise(2.0)
+    inputs = copies * (indices + position_floats())
+    floats = (rows + pl.col("position_rows")) * hidden + inputs + pl.col("per_layer_floats")
+    return F32_BYTES * (ubatch * floats + copies * rotation_floats()) + copies * mask_bytes()
