@@ -25,14 +25,12 @@ F16_BYTES = 2.0
 
 
 def compute_bytes(coefficients: pl.DataFrame) -> pl.Expr:
-    """Compute memory by the framework's activation_rule; an engine without a stated rule has the activation
-    floor.
+    """Compute memory of the engines that are not llama.cpp, by the framework's activation_rule; an engine
+    without a stated rule has the activation floor.
     """
     rule = pl.col("activation_rule").cast(pl.String)
     return (
-        pl.when(rule == LLAMA_CPP_RULE)
-        .then(fullest_compute_bytes())
-        .when(rule.is_in(SIZED_RULES))
+        pl.when(rule.is_in(SIZED_RULES))
         .then(sized_compute_bytes(coefficients))
         .otherwise(constant(coefficients, "activation_floor", "all") * BYTES_PER_MIB)
     )
@@ -56,13 +54,11 @@ def runtime(
     `n_gpus`: one column each; `steps`: the table framework_steps; `coefficients`: the table. llama.cpp's
     buffers are those of its server: a unified f16 cache and one output per slot.
     """
+    settled = smallest_steps(stacks, steps).join(contexts, how="cross").join(n_gpus, how="cross")
     is_llama_cpp = (pl.col("activation_rule").cast(pl.String) == LLAMA_CPP_RULE).fill_null(False)
     slots = pl.col("profile_slots").cast(pl.Int64).fill_null(1)
-    rows = (
-        shapes.join(llama_cpp_shapes, on="model", how="left", suffix="_llama_cpp")
-        .join(smallest_steps(stacks, steps), how="cross")
-        .join(contexts, how="cross")
-        .join(n_gpus, how="cross")
+    llama_cpp = (
+        settled.filter(is_llama_cpp)
         .with_columns(
             slots=slots,
             outputs=slots,
@@ -72,11 +68,21 @@ def runtime(
             swa_full=pl.lit(False),
             k_bytes_per_element=pl.lit(F16_BYTES),
         )
-        .with_columns(
-            compute_buffer_bytes=compute_bytes(coefficients).ceil(),
-            context_bytes=fixed_bytes(coefficients).ceil(),
-            host_compute_bytes=pl.when(is_llama_cpp).then(host_compute_bytes()).ceil(),
-        )
+        .join(llama_cpp_shapes.join(shapes.select("model"), on="model", how="semi"), how="cross")
+        .with_columns(compute=fullest_compute_bytes(), host_compute=host_compute_bytes())
+    )
+    others = (
+        settled.filter(~is_llama_cpp)
+        .join(shapes, how="cross")
+        .with_columns(compute=compute_bytes(coefficients), host_compute=pl.lit(None, pl.Float64))
+    )
+    both = ("model", "framework", "backend", "activation_rule", "context_tokens", "n_gpus", "graph_mib",
+            "overhead_mib", "overhead_metal_mib", "reserve_first_gpu_mib", "framework_citation", "compute",
+            "host_compute")  # fmt: skip
+    rows = pl.concat([llama_cpp.select(both), others.select(both)], how="vertical_relaxed").with_columns(
+        compute_buffer_bytes=pl.col("compute").ceil(),
+        context_bytes=fixed_bytes(coefficients).ceil(),
+        host_compute_bytes=pl.col("host_compute").ceil(),
     )
     return rows.select(
         "model",
@@ -93,13 +99,19 @@ def runtime(
 
 
 def attention_shapes(layers: pl.LazyFrame) -> pl.LazyFrame:
-    """Per model, from its layers: attention_width (heads x head size; MLA: heads x value size)."""
+    """Per model, from its layers: attention_width (heads x head size; MLA: heads x value size) and
+    absorbed_width (MLA: heads x (2 x latent + query size), else 0)."""
     heads = pl.col("n_heads").fill_null(0).cast(pl.Float64)
+    is_mla = pl.col("mixer") == "mla"
     value = (
-        pl.when(pl.col("mixer") == "mla")
+        pl.when(is_mla)
         .then(pl.col("v_head_dim"))
         .otherwise(pl.col("k_head_dim"))
         .fill_null(0)
         .cast(pl.Float64)
     )
-    return layers.group_by("model").agg(attention_width=(heads * value).max())
+    absorbed = heads * (2.0 * pl.col("latent_dim").fill_null(0) + pl.col("k_head_dim").fill_null(0))
+    return layers.group_by("model").agg(
+        attention_width=(heads * value).max(),
+        absorbed_width=pl.when(is_mla).then(absorbed).otherwise(0.0).max(),
+    )

@@ -79,7 +79,8 @@ def _with_others_caches(kv_dtypes: pl.LazyFrame, frameworks: pl.LazyFrame) -> pl
         .join(anyones, how="cross")
         .join(kv_dtypes, on=["framework", "kv_dtype"], how="anti")
     )
-    return pl.concat([kv_dtypes.select(others.collect_schema().names()), others])
+    # what only an engine's own type states (bytes per head or row) is empty for the others
+    return pl.concat([kv_dtypes, others], how="diagonal")
 
 
 def _factors(
