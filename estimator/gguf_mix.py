@@ -142,15 +142,26 @@ def tensor_groups(census: pl.LazyFrame, models: pl.LazyFrame) -> pl.LazyFrame:
     return pl.concat(each).select(*keys, pl.col("n_tensors").cast(pl.Int64))
 
 
+def all_variants() -> pl.LazyFrame:
+    """Every way a file type can be made: with_imatrix x is_before_2026."""
+    flags = pl.LazyFrame({"flag": [False, True]})
+    return flags.select(with_imatrix="flag").join(flags.select(is_before_2026="flag"), how="cross")
+
+
 def tensor_types(
-    groups: pl.LazyFrame, models: pl.LazyFrame, rules: pl.LazyFrame, fallbacks: pl.LazyFrame
+    groups: pl.LazyFrame,
+    models: pl.LazyFrame,
+    rules: pl.LazyFrame,
+    fallbacks: pl.LazyFrame,
+    recipes: pl.LazyFrame,
 ) -> pl.LazyFrame:
     """The type of every matrix in every file type: `groups` x quant x with_imatrix x is_before_2026, with
     tensor_type and is_fallback (the rule's own type did not fit).
 
     `models`: the columns of `quantize_facts`; `rules` and `fallbacks`: the tables gguf_mix_rules and
     gguf_fallbacks. The first rule whose conditions hold decides; a fallback applies where the row is not a
-    whole number of blocks, twice if need be. 16-bit file types have no fallback.
+    whole number of blocks, twice if need be. 16-bit file types have no fallback. `recipes`: which quant,
+    with_imatrix, is_before_2026 to work out.
     """
     facts = models.select("model", "gqa", "is_70b", "is_falcon", "only_experts_stack",
                           n_experts=pl.col("n_experts").fill_null(0))  # fmt: skip
@@ -159,20 +170,18 @@ def tensor_types(
         is_stacked=(pl.col("n_matrices") > 1) & (is_expert | ~pl.col("only_experts_stack")),
         is_fused_qkv=pl.col("tensor") == "attn_qkv",
     )
-    cases = known.select(_CASE).unique().with_row_index("case").with_columns(pl.col("case").cast(pl.Int64))
-    decided = fitting_types(_first_rules(cases, rules), fallbacks)
+    cases = known.select(_CASE).unique().sort(_CASE).with_row_index("case").with_columns(pl.col("case").cast(pl.Int64))
+    decided = fitting_types(_first_rules(cases, rules, recipes), fallbacks)
     return known.join(cases, on=_CASE).join(decided, on="case").drop(
         "case", "gqa", "is_70b", "is_falcon", "only_experts_stack", "n_experts", "is_stacked", "is_fused_qkv"
     )
 
 
-def _first_rules(cases: pl.LazyFrame, rules: pl.LazyFrame) -> pl.LazyFrame:
+def _first_rules(cases: pl.LazyFrame, rules: pl.LazyFrame, recipes: pl.LazyFrame) -> pl.LazyFrame:
     """case, row_length, quant, with_imatrix, is_before_2026, tensor_type: the first rule that holds."""
-    flags = pl.LazyFrame({"flag": [False, True]})
-    variants = flags.select(with_imatrix="flag").join(flags.select(is_before_2026="flag"), how="cross")
     named = rules.rename({name: f"rule_{name}" for name in (*_RULE_CONDITIONS, "tensor")})
     subjects = named.with_columns(category=_subjects()).explode("category")
-    held = cases.join(subjects, on="category").join(variants, how="cross").filter(_holds())
+    held = cases.join(subjects, on="category").join(recipes, on="quant").filter(_holds())
     return (
         held.sort("case", "quant", "order")
         .group_by("case", "quant", "with_imatrix", "is_before_2026", maintain_order=True)
@@ -243,23 +252,6 @@ def typed_bytes(typed: pl.LazyFrame, tensor_types: pl.LazyFrame) -> pl.LazyFrame
     count = elements() * pl.col("n_tensors")
     size = (count // pl.col("block_size") * pl.col("block_bytes")).cast(pl.Int64)
     return typed.join(tensor_types, on="tensor_type").with_columns(bytes=pl.when(fits).then(size))
-
-
-def untyped_bytes(census: pl.LazyFrame) -> pl.LazyFrame:
-    """Bytes of what no file type changes: model, is_mtp, part, bytes. 32-bit vectors and small matrices, and
-    the matrices that stay in the checkpoint's 16 bit.
-    """
-    stored = (
-        pl.when(pl.col("storage") == "bf16").then(BF16_BYTES)
-        .when(pl.col("storage").is_in(["f32", "generated"])).then(F32_BYTES)
-        .otherwise(0)
-    )  # fmt: skip
-    count = elements() * pl.col("n_layers").cast(pl.Int64)
-    return (
-        census.filter(~pl.col("storage").is_in(QUANTIZED))
-        .group_by("model", "is_mtp", "part")
-        .agg(bytes=(count * stored).sum())
-    )
 
 
 def quantize_facts(layers: pl.LazyFrame, models: pl.LazyFrame) -> pl.LazyFrame:

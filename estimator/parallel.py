@@ -45,7 +45,7 @@ def fullest_stage_fraction() -> pl.Expr:
 def weights_per_gpu_bytes() -> pl.Expr:
     """Bytes of weights on the GPU that holds most.
 
-    Reads n_gpus, parallel_mode, n_layers, body_bytes (all layers, experts included) and head_bytes (what lies
+    Reads n_gpus, parallel_mode, n_layers, body_bytes (all layers, experts included) and outside_bytes (what lies
     outside the layers: output head, and the embedding where the engine keeps it on the GPU). Tensor parallel
     cuts both evenly; layer split deals whole layers out and puts the head on the last GPU.
     """
@@ -54,8 +54,8 @@ def weights_per_gpu_bytes() -> pl.Expr:
     most = (pl.col("n_layers") / stages).ceil()
     # When the layers do not divide evenly the last GPU has fewer of them and room for the head.
     last = pl.col("n_layers") - most * (stages - 1)
-    split = pl.max_horizontal(most * layer_bytes, last.clip(0) * layer_bytes + pl.col("head_bytes"))
-    even = (pl.col("body_bytes") + pl.col("head_bytes")) / ranks
+    split = pl.max_horizontal(most * layer_bytes, last.clip(0) * layer_bytes + pl.col("outside_bytes"))
+    even = (pl.col("body_bytes") + pl.col("outside_bytes")) / ranks
     return pl.when(pl.col("parallel_mode").cast(pl.String) == "layer").then(split).otherwise(even)
 
 
