@@ -18,12 +18,12 @@ from estimator.parallel import kv_replication
 from estimator.prefill import SCORED_MIXERS
 from estimator.recipes import expert_active_params
 from estimator.serving_cube import body_active_params
-from estimator.weights import dense_read_bytes, device_bytes, expert_bytes, expert_read_bytes
+from estimator.weights import STORED, dense_read_bytes, device_bytes, expert_read_bytes
 
 MODEL_COLUMNS = (
     "model", "n_layers", "n_moe_layers", "n_linear_layers", "hidden_size", "n_kv_heads", "attention_kind",
     "is_moe", "n_experts", "n_experts_used", "embedding_params", "head_params", "is_tied",
-    "per_layer_embedding_params", "body_params", "expert_params", "active_params",
+    "per_layer_embedding_params", "body_params", "expert_params", "active_params", "vocab_size",
 )  # fmt: skip
 QUANT_COLUMNS = (
     "quant",
@@ -43,6 +43,7 @@ def with_recipe(
     quants: pl.LazyFrame,
     frameworks: pl.LazyFrame,
     kv_dtypes: pl.LazyFrame,
+    stored_weights: pl.LazyFrame,
 ) -> pl.LazyFrame:
     """Adds engine, parallel_mode, the model's and quant's columns, bytes of weights, and bytes per cache
     element.
@@ -73,7 +74,8 @@ def with_recipe(
     return (
         anchors.join(engines, on="framework")
         .join(models.select(*MODEL_COLUMNS), on="model")
-        .join(quants.select(*QUANT_COLUMNS).filter(pl.col("body_bpw").is_not_null()), on="quant")
+        .join(quants.select(*QUANT_COLUMNS), on="quant")
+        .join(stored_weights.select("model", "quant", *STORED), on=["model", "quant"])
         .join(anyones, on="kv_dtype")
         .join(own, on=["framework", "kv_dtype"], how="left")
         .join(of_engine, on=["engine", "kv_dtype"], how="left")
@@ -82,7 +84,6 @@ def with_recipe(
             v_bytes_per_element=pl.coalesce("own_v", "engine_v", "any_v"),
             dense_read_bytes=dense_read_bytes(),
             expert_read_bytes=expert_read_bytes(),
-            expert_bytes=expert_bytes(),
             weights_bytes=device_bytes(),
             expert_active_params=expert_active_params(),
             body_active_params=body_active_params(),

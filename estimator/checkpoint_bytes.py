@@ -31,7 +31,7 @@ def checkpoint_tensors(census: pl.LazyFrame) -> pl.LazyFrame:
 
     Columns in and out: `tensor_census.CENSUS`.
     """
-    stored = census.filter(pl.col("storage") != "generated")
+    stored = census.filter(~pl.col("storage").is_in(["generated", "padding"]))
     halves = pl.col("tensor").is_in(["attn_k_b", "attn_v_b"])
     latent = pl.when(pl.col("tensor") == "attn_k_b").then("n_rows").otherwise("row_length")
     shape = ("n_matrices", "n_rows", "row_length")

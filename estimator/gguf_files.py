@@ -192,6 +192,32 @@ def device_bytes(
     )
 
 
+def fullest_bytes(
+    census: pl.LazyFrame,
+    facts: pl.LazyFrame,
+    rules: pl.LazyFrame,
+    fallbacks: pl.LazyFrame,
+    quants: pl.LazyFrame,
+    wanted: pl.LazyFrame,
+    n_gpus: pl.LazyFrame,
+) -> pl.LazyFrame:
+    """model, quant, n_gpus, fullest_bytes: the weights on the fullest of several equal GPUs, of files as they
+    are usually published.
+
+    `facts`: the table quantize_facts; `wanted`: one column of quants; the rest as for `device_bytes`.
+    """
+    made = quants.select("quant", with_imatrix=pl.col("with_imatrix").fill_null(False))
+    recipes = (
+        wanted.select("quant").unique()
+        .join(rules.select("quant").unique(), on="quant", how="semi")
+        .join(made, on="quant")
+        .join(facts.select("model", with_mtp="gguf_has_mtp"), how="cross")
+        .with_columns(is_before_2026=pl.lit(False))
+    )  # fmt: skip
+    dealt = device_bytes(census, facts, rules, fallbacks, quants, recipes, n_gpus)
+    return dealt.group_by("model", "quant", "n_gpus").agg(fullest_bytes=pl.col("bytes").max())
+
+
 def _first_unit() -> pl.Expr:
     """The layer a tensor goes with: those that work on the input are with the first, outside of layers."""
     enters = pl.col("tensor").str.starts_with("token_embd_norm") | pl.col("tensor").str.starts_with("per_layer_")

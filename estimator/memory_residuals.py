@@ -37,7 +37,7 @@ def memory_residuals(
     llama_cpp_layers: pl.LazyFrame,
     llama_cpp_compute: pl.LazyFrame,
     frameworks: pl.LazyFrame,
-    quants: pl.LazyFrame,
+    stored_weights: pl.LazyFrame,
     kv_dtypes: pl.LazyFrame,
     latent_modes: pl.LazyFrame,
     flags: pl.LazyFrame,
@@ -51,7 +51,7 @@ def memory_residuals(
     seen = with_coefficients(compute_shapes(with_llama_cpp_layers(llama_cpp_layers)), llama_cpp_compute)
     computed = [
         _kv(settled, layers, _with_used_windows(layers, llama_cpp_layers)),
-        _weights(settled, models, quants),
+        _weights(settled, models, stored_weights),
         _compute(settled, seen),
     ]
     parts = _flagged(pl.concat([part.select(_PART_COLUMNS) for part in computed]), flags)
@@ -291,20 +291,16 @@ _NOT_THE_MODEL: Final = (
 _NOT_ON_ONE_GPU: Final = ((pl.col("is_partial"), "partial offload"),)
 
 
-def _weights(settled: pl.LazyFrame, models: pl.LazyFrame, quants: pl.LazyFrame) -> pl.LazyFrame:
-    """Weights by the estimator's `weights`, for the distinct formats of the logs.
-
-    The part to swap when weights are known by tensor.
-    """
+def _weights(settled: pl.LazyFrame, models: pl.LazyFrame, stored_weights: pl.LazyFrame) -> pl.LazyFrame:
+    """Weights by the estimator's `weights`, for the distinct formats of the logs."""
     wanted = settled.select("model", "framework", "engine", "parallel_mode", "quant").drop_nulls().unique()
-    densities = quants.select(
-        "quant", "body_bpw", "rest_bpw", "embedding_bpw", "head_bpw",
-        pl.col("scope").cast(pl.String), quant_citation="citation",
-    )  # fmt: skip
-    formats = wanted.drop("model").unique().join(densities, on="quant")
+    formats = wanted.drop("model").unique().with_columns(quant_citation=pl.lit(""))
     counts = settled.select(n_gpus="ranks").unique()
-    named = models.join(wanted.select("model").unique(), on="model").with_columns(model_citation="citation")
-    estimated = weights(named, formats, counts).select(
+    named = models.join(wanted.select("model").unique(), on="model").select(
+        "model", "n_layers", "vocab_size", "n_experts", "n_experts_used", model_citation="citation"
+    )
+    unsplit = {"model": pl.String, "quant": pl.String, "n_gpus": pl.Int64, "fullest_bytes": pl.Int64}
+    estimated = weights(stored_weights, named, formats, pl.LazyFrame(schema=unsplit), counts).select(
         "model",
         "framework",
         "quant",

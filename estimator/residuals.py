@@ -24,7 +24,8 @@ SHARED = ("anchor_id", "metric", "gpu", "n_gpus", "model", "framework", "backend
 SERVED_RATES = ("request-time", "static-batch", "wall")
 ABOVE_BOUND = "above-the-bound"
 # Everything an anchor's own setting is computed from.
-SETTING_TABLES = ("gpus", "models", "layers", "quants", "frameworks", "kv_dtypes", "coefficients")
+SETTING_TABLES = ("gpus", "models", "layers", "quants", "frameworks", "kv_dtypes", "coefficients",
+                  "stored_weights")  # fmt: skip
 STACK = ("metric", "engine", "backend")
 
 
@@ -138,8 +139,11 @@ def _measured(anchors: pl.LazyFrame, metric: str, state: str, reason: str) -> pl
 
 
 def _recipe(rows: pl.LazyFrame, tables: dict[str, pl.DataFrame]) -> pl.LazyFrame:
-    lazy = {name: tables[name].lazy() for name in ("models", "quants", "frameworks", "kv_dtypes")}
-    return with_recipe(rows, lazy["models"], lazy["quants"], lazy["frameworks"], lazy["kv_dtypes"])
+    names = ("models", "quants", "frameworks", "kv_dtypes", "stored_weights")
+    lazy = {name: tables[name].lazy() for name in names}
+    return with_recipe(
+        rows, lazy["models"], lazy["quants"], lazy["frameworks"], lazy["kv_dtypes"], lazy["stored_weights"]
+    )
 
 
 def _settled(

@@ -10,22 +10,23 @@ from typing import Final
 
 import polars as pl
 
-from estimator.gguf_files import RECIPE
+from estimator.gguf_files import RECIPE, ROLES
 
 BITS_PER_BYTE: Final = 8
 # Families whose files store a tied embedding once, in the output's type (llama-quantize).
 TIED_AS_OUTPUT: Final = ("gguf", "ik")
 BY_TENSORS: Final = "tensors"
+BY_RECIPE: Final = "recipe"
 BY_DENSITY: Final = "density"
 
 
-def usual_recipe(files: pl.LazyFrame, models: pl.LazyFrame, quants: pl.LazyFrame) -> pl.LazyFrame:
+def usual_recipe(files: pl.LazyFrame, facts: pl.LazyFrame, quants: pl.LazyFrame) -> pl.LazyFrame:
     """The rows of `gguf_files` as such files are usually published: with an importance matrix where the
     quant's with_imatrix says so, by today's rules, with prediction layers where the converter keeps them.
 
-    `models`: model, gguf_has_mtp; `quants`: quant, with_imatrix.
+    `facts`: model, gguf_has_mtp of the table quantize_facts; `quants`: quant, with_imatrix.
     """
-    usual = files.join(models.select("model", "gguf_has_mtp"), on="model").join(
+    usual = files.join(facts.select("model", "gguf_has_mtp"), on="model").join(
         quants.select("quant", usual_imatrix=pl.col("with_imatrix").fill_null(False)), on="quant"
     )
     return usual.filter(
@@ -35,39 +36,81 @@ def usual_recipe(files: pl.LazyFrame, models: pl.LazyFrame, quants: pl.LazyFrame
     ).drop("gguf_has_mtp", "usual_imatrix")
 
 
-def stored_weights(models: pl.LazyFrame, quants: pl.LazyFrame, files: pl.LazyFrame) -> pl.LazyFrame:
+def stored_weights(
+    models: pl.LazyFrame,
+    facts: pl.LazyFrame,
+    quants: pl.LazyFrame,
+    files: pl.LazyFrame,
+    checkpoints: pl.LazyFrame,
+) -> pl.LazyFrame:
     """The table `stored_weights`: model x quant -> bytes by role.
 
-    `models`: the models table's parameter columns, is_tied, gguf_has_mtp; `quants`: quant, family, scope,
-    with_imatrix and the densities; `files`: the table gguf_files. embedding_bytes: what token rows are looked
-    up in; head_bytes: what logits are computed with; they are one matrix where head_is_embedding.
-    dense_bytes: all layers and what is between them, without routed experts. Formats without a density for
-    every role, and formats that cover only experts on models without any, are left out.
+    `models`: the models table's parameter columns and is_tied; `facts`: quantize_facts; `quants`: quant,
+    family, scope, with_imatrix and the densities; `files`: the table gguf_files; `checkpoints`:
+    `checkpoint_bytes.checkpoint_bytes`. embedding_bytes: what token rows are looked up in; head_bytes: what
+    logits are computed with; they are one matrix where head_is_embedding. dense_bytes: all layers and what is
+    between them, without routed experts. Types of every tensor come before layouts, layouts before densities;
+    what has none of them is left out, and so are formats that cover only experts on models without any.
     """
-    exact = _by_tensors(models, quants, files)
-    dense = _by_density(models, quants).join(exact.select("model", "quant"), on=["model", "quant"], how="anti")
-    columns = ["model", "quant", "basis", "head_is_embedding", "head_bytes", "embedding_bytes",
-               "per_layer_embedding_bytes", "dense_bytes", "expert_bytes", "mtp_bytes"]  # fmt: skip
-    stored = pl.concat([exact.select(columns), dense.select(columns)])
+    usable = _usable(models, quants)
+    by_tensors = _by_tensors(models, usual_recipe(files, facts, quants))
+    by_recipe = _by_recipe(models, checkpoints).join(by_tensors, on=["model", "quant"], how="anti")
+    exact = pl.concat([by_tensors.select(_COLUMNS), by_recipe.select(_COLUMNS)])
+    dense = _by_density(models, quants).join(exact, on=["model", "quant"], how="anti")
     embedding = pl.when("head_is_embedding").then(0).otherwise("embedding_bytes")
     whole = pl.sum_horizontal(
         "head_bytes", embedding, "per_layer_embedding_bytes", "dense_bytes", "expert_bytes", "mtp_bytes"
     )
-    return stored.with_columns(file_bytes=whole).sort("model", "quant")
+    return (
+        pl.concat([exact, dense.select(_COLUMNS)])
+        .join(usable, on=["model", "quant"], how="semi")
+        .with_columns(file_bytes=whole)
+        .sort("model", "quant")
+    )
 
 
-def _by_tensors(models: pl.LazyFrame, quants: pl.LazyFrame, files: pl.LazyFrame) -> pl.LazyFrame:
+_COLUMNS: Final = (
+    "model", "quant", "basis", "head_is_embedding", "head_bytes", "embedding_bytes",
+    "per_layer_embedding_bytes", "dense_bytes", "expert_bytes", "mtp_bytes",
+)  # fmt: skip
+
+
+def _usable(models: pl.LazyFrame, quants: pl.LazyFrame) -> pl.LazyFrame:
+    """model, quant: all but formats that cover only experts on models without any."""
+    covers = (pl.col("scope").cast(pl.String) != "experts") | (pl.col("expert_params") > 0)
+    shaped = models.filter(pl.col("body_params").is_not_null()).select("model", "expert_params")
+    return shaped.join(quants.select("quant", "scope"), how="cross").filter(covers).select("model", "quant")
+
+
+def _by_tensors(models: pl.LazyFrame, usual: pl.LazyFrame) -> pl.LazyFrame:
     tied = pl.col("is_tied")
     return (
-        usual_recipe(files, models, quants)
-        .drop(*RECIPE)
-        .join(models.select("model", "is_tied", "head_params"), on="model")
+        usual.drop(*RECIPE)
+        .join(models.select("model", "is_tied"), on="model")
         .with_columns(
             basis=pl.lit(BY_TENSORS),
             head_is_embedding=tied,
             # a tied embedding is loaded as output; an output bias is beside it
             head_bytes=pl.col("output_bytes") + pl.when(tied).then("embedding_bytes").otherwise(0),
         )
+    )
+
+
+def _by_recipe(models: pl.LazyFrame, checkpoints: pl.LazyFrame) -> pl.LazyFrame:
+    loaded = ~pl.col("is_mtp")
+    sums = checkpoints.group_by("model", "quant").agg(
+        *(
+            pl.col("bytes").filter(loaded & pl.col("part").is_in(parts)).sum().alias(name)
+            for name, parts in ROLES.items()
+        ),
+        mtp_bytes=pl.col("bytes").filter("is_mtp").sum(),
+    )
+    # a format may store the output matrix again, quantized, where the checkpoint ties it to the embedding
+    one_matrix = pl.col("is_tied") & (pl.col("output_bytes") == 0)
+    return sums.join(models.select("model", "is_tied"), on="model").with_columns(
+        basis=pl.lit(BY_RECIPE),
+        head_is_embedding=one_matrix,
+        head_bytes=pl.when(one_matrix).then("embedding_bytes").otherwise("output_bytes"),
     )
 
 
@@ -82,7 +125,6 @@ def _by_density(models: pl.LazyFrame, quants: pl.LazyFrame) -> pl.LazyFrame:
     return (
         models.filter(pl.col("body_params").is_not_null())
         .join(known, how="cross")
-        .filter((pl.col("scope").cast(pl.String) != "experts") | (pl.col("expert_params") > 0))
         .with_columns(embedding_bpw=embedding_bpw)
         .with_columns(
             basis=pl.lit(BY_DENSITY),

@@ -8,10 +8,11 @@ import polars as pl
 
 from estimator import verdict_audit as audits
 from pipeline import grid_tables
-from pipeline.factor_tables import cache_of, runtime_of, weights_of
+from pipeline.factor_tables import WEIGHT_READS, cache_of, runtime_of, weights_of
 from pipeline.gpu_recipes import own_system
 
-READS = (
+READS = tuple(dict.fromkeys((
+    *WEIGHT_READS,
     "gpus",
     "models",
     "layers",
@@ -25,7 +26,7 @@ READS = (
     "anchors",
     "serving_anchors",
     "memory_reports",
-)
+)))  # fmt: skip
 
 
 def verdict_audit(tables: Mapping[str, pl.DataFrame]) -> pl.LazyFrame:
@@ -94,6 +95,6 @@ def _factors(
     contexts = settings.select(pl.col("context_tokens").cast(pl.Int64)).unique().sort("context_tokens").lazy()
     factors: list[Callable[..., pl.LazyFrame]] = [cache_of, runtime_of]
     return [
-        weights_of(numbered, counts, mine),
+        weights_of(numbered, counts, mine, tables),
         *(factor(numbered, contexts, counts, mine, tables) for factor in factors),
     ]

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 
 import polars as pl
 
+from estimator import gguf_files
 from estimator import kv_cache as kv_caches
 from estimator import llama_cpp_compute as buffers
 from estimator import runtime as runtimes
@@ -18,11 +19,37 @@ from pipeline import grid_tables
 from pipeline.grid_resource import ProjectGrid
 
 Tables = Mapping[str, pl.LazyFrame]
+WEIGHT_READS = ("stored_weights", "tensors", "quantize_facts", "gguf_mix_rules", "gguf_fallbacks", "quants")
 
 
-def weights_of(numbered: pl.DataFrame, counts: pl.LazyFrame, models: pl.LazyFrame) -> pl.LazyFrame:
-    """The columns of `weights` for any formats (`grid_tables.with_facts`) and counts (n_gpus)."""
-    return weight_bytes.weights(models, grid_tables.weight_formats(numbered), counts)
+def weights_of(
+    numbered: pl.DataFrame, counts: pl.LazyFrame, models: pl.LazyFrame, tables: Tables
+) -> pl.LazyFrame:
+    """The columns of `weights` for any formats (`grid_tables.with_facts`) and counts (n_gpus).
+
+    `models`: `grid_tables.published_models`; `tables`: `WEIGHT_READS`.
+    """
+    named = {name: grid_tables.in_text(tables[name]) for name in WEIGHT_READS}
+    spanned = models.select("model")
+    formats = grid_tables.weight_formats(numbered)
+    dealt = formats.filter(pl.col("engine").is_in(weight_bytes.LLAMA_CPP_FAMILY))
+    several = counts.filter(pl.col("n_gpus") > 1)
+    splits = gguf_files.fullest_bytes(
+        grid_tables.census(named["tensors"]).join(spanned, on="model", how="semi"),
+        named["quantize_facts"].join(spanned, on="model", how="semi"),
+        named["gguf_mix_rules"],
+        named["gguf_fallbacks"],
+        named["quants"],
+        dealt,
+        several,
+    )
+    return weight_bytes.weights(
+        named["stored_weights"],
+        models.select("model", "n_layers", "vocab_size", "n_experts", "n_experts_used", "model_citation"),
+        formats.select("framework", "engine", "parallel_mode", "quant", "quant_citation"),
+        splits.collect().lazy(),
+        counts,
+    )
 
 
 def kv_cache_at(

@@ -7,7 +7,9 @@ from polars import selectors
 
 from estimator.anchor_settings import QUANT_COLUMNS
 from estimator.kv_cache import engine_windows
+from estimator.tensor_census import CENSUS
 from pipeline.contracts.grid import Grid, Span
+from pipeline.contracts.model_tables import OUTSIDE
 
 FORMAT = ("framework", "backend", "quant", "kv_dtype")
 
@@ -91,6 +93,13 @@ def serving_formats(grid: Grid, numbered: pl.DataFrame) -> pl.DataFrame:
     """The formats of engines that serve many requests, on the maker's own stack, with the grid's caches."""
     return numbered.filter(
         "serves", pl.col("backend") != "vulkan", pl.col("kv_dtype").is_in(grid.serving.kv_dtypes)
+    )
+
+
+def census(tensors: pl.LazyFrame) -> pl.LazyFrame:
+    """The table `tensors` as `estimator.tensor_census.census` gave it: no group outside the layers."""
+    return tensors.select(CENSUS).with_columns(
+        pl.col("n_matrices", "n_layers").cast(pl.Int64), group=pl.when(pl.col("group") != OUTSIDE).then("group")
     )
 
 

@@ -61,7 +61,7 @@ def memory_residuals(
     models: pl.LazyFrame,
     layers: pl.LazyFrame,
     frameworks: pl.LazyFrame,
-    quants: pl.LazyFrame,
+    stored_weights: pl.LazyFrame,
     kv_dtypes: pl.LazyFrame,
     latent_modes: pl.LazyFrame,
     llama_cpp_layers: pl.LazyFrame,
@@ -70,7 +70,7 @@ def memory_residuals(
     """An estimate for exactly the setting of every memory log, beside what it says."""
     return memory_beside.memory_residuals(
         memory_logs, models, layers, grid_tables.in_text(llama_cpp_layers), llama_cpp_compute, frameworks,
-        quants, kv_dtypes, latent_modes, memory_flags,
+        grid_tables.in_text(stored_weights), kv_dtypes, latent_modes, memory_flags,
     )
 
 

@@ -18,11 +18,23 @@ def weights(
     frameworks: pl.LazyFrame,
     quants: pl.LazyFrame,
     kv_dtypes: pl.LazyFrame,
+    stored_weights: pl.LazyFrame,
+    tensors: pl.LazyFrame,
+    quantize_facts: pl.LazyFrame,
+    gguf_mix_rules: pl.LazyFrame,
+    gguf_fallbacks: pl.LazyFrame,
 ) -> pl.LazyFrame:
     """Model x framework x quant x n_gpus: bytes on the device, on the host, in the file, read per token."""
+    tables = {
+        "stored_weights": stored_weights, "tensors": tensors, "quantize_facts": quantize_facts,
+        "gguf_mix_rules": gguf_mix_rules, "gguf_fallbacks": gguf_fallbacks, "quants": quants,
+    }  # fmt: skip
     numbered = grid_tables.formats(grid.grid, frameworks, quants, kv_dtypes)
     return weights_of(
-        numbered, grid_tables.gpu_counts(grid.span).lazy(), grid_tables.published_models(models, grid.span)
+        numbered,
+        grid_tables.gpu_counts(grid.span).lazy(),
+        grid_tables.published_models(models, grid.span),
+        tables,
     )
 
 

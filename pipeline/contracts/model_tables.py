@@ -10,14 +10,17 @@ from typing import Any
 import polars as pl
 
 from estimator.attention_state import conv_state_elements, f32_state_elements
+from estimator.gguf_mix import quantize_facts
 from estimator.layer_geometry import LAYER_GEOMETRY, MODEL_GEOMETRY
 from estimator.parameters import layer_parameters, model_parameters
+from estimator.tensor_census import census, elements
 from pipeline.contracts.architectures.llama_cpp import llama_cpp_trait_frame
 from pipeline.contracts.hugging_face_config import ModelShapes
 from warehouse.dictionary import conform, polars_schema
 
 _ATTENTION = ["full", "sliding", "chunked", "mla", "cross"]
 # Known also of models whose shapes are incomplete.
+OUTSIDE = -1  # the group of tensors outside the layers, in the table `tensors`
 STATED_SIZES = ("n_layers", "hidden_size", "vocab_size")
 
 
@@ -36,12 +39,7 @@ def counted_layers(shapes: Mapping[str, ModelShapes]) -> pl.DataFrame:
 
 def counted_models(shapes: Mapping[str, ModelShapes], layers: pl.DataFrame) -> pl.DataFrame:
     """One row per complete model: its parameters by role and what its layers have in common."""
-    rows = [
-        {"model": model, **{name: one.model[name] for name in MODEL_GEOMETRY if name != "model"}}
-        for model, one in shapes.items()
-        if one.layers
-    ]
-    models = pl.DataFrame(rows, schema=MODEL_GEOMETRY, orient="row").lazy()
+    models = _model_geometry(shapes).lazy()
     summary = layers.lazy().filter(~pl.col("is_mtp")).group_by("model").agg(**_summary())
     return (
         model_parameters(layers.lazy(), models)
@@ -49,6 +47,52 @@ def counted_models(shapes: Mapping[str, ModelShapes], layers: pl.DataFrame) -> p
         .join(models.select("model", "is_tied"), on="model", how="left")
         .with_columns(attention_kind=_attention_kind())
         .collect()
+    )
+
+
+def _model_geometry(shapes: Mapping[str, ModelShapes]) -> pl.DataFrame:
+    """MODEL_GEOMETRY of all complete models."""
+    rows = [
+        {"model": model, **{name: one.model[name] for name in MODEL_GEOMETRY if name != "model"}}
+        for model, one in shapes.items()
+        if one.layers
+    ]
+    return pl.DataFrame(rows, schema=MODEL_GEOMETRY, orient="row")
+
+
+def tensors_table(shapes: Mapping[str, ModelShapes], layers: pl.DataFrame) -> pl.DataFrame:
+    """The table `tensors`: the census of all complete models."""
+    models = _model_geometry(shapes).lazy()
+    is_shared = (pl.col("tensor") == "token_embd") & pl.col("is_tied")
+    counted = census(layers.lazy(), models).join(models.select("model", "is_tied"), on="model")
+    return conform(
+        counted.with_columns(elements=elements() * pl.col("n_layers").cast(pl.Int64), is_shared=is_shared,
+                             group=pl.col("group").fill_null(OUTSIDE))
+        .sort("model", "group", "tensor", "storage")
+        .collect(),
+        "tensors",
+    )
+
+
+def quantize_facts_table(shapes: Mapping[str, ModelShapes], layers: pl.DataFrame) -> pl.DataFrame:
+    """The table `quantize_facts`: what the rules of GGUF mixes ask of a model."""
+    types = pl.LazyFrame(
+        [(model, one.model_type) for model, one in shapes.items()],
+        schema={"model": pl.String, "model_type": pl.String},
+        orient="row",
+    )
+    keeps = llama_cpp_trait_frame().lazy().select("model_type", "keeps_prediction")
+    predicts = layers.lazy().filter("is_mtp").select("model").unique().with_columns(predicts=pl.lit(True))
+    found = quantize_facts(layers.lazy(), _model_geometry(shapes).lazy().join(types, on="model"))
+    kept = pl.col("keeps_prediction").fill_null(False) & pl.col("predicts").fill_null(False)
+    return conform(
+        found.join(types, on="model")
+        .join(keeps, on="model_type", how="left")
+        .join(predicts, on="model", how="left")
+        .with_columns(gguf_has_mtp=kept)
+        .sort("model")
+        .collect(),
+        "quantize_facts",
     )
 
 

@@ -27,6 +27,8 @@ from pipeline.contracts.model_tables import (
     layers_table,
     llama_cpp_layers_table,
     models_table,
+    quantize_facts_table,
+    tensors_table,
 )
 from pipeline.contracts.reading import check_stated_id, path_id, read_json, source_files, validate
 from pipeline.contracts.strict import PositiveLong, Strict, Text
@@ -119,7 +121,7 @@ class ModelRecord(Strict):
 
 
 def read_models(root: Path, log: FaultLog, use: CitationUse) -> dict[str, pl.DataFrame]:
-    """The tables `models`, `layers` and `llama_cpp_layers` of all valid records, in the columns of their
+    """The tables `models`, `layers`, `llama_cpp_layers`, `tensors` and `quantize_facts` of all valid records, in the columns of their
     dictionaries.
 
     A faulty record is logged and left out of both. Faults: unknown fields, ids that differ only in case, a
@@ -141,12 +143,14 @@ def read_models(root: Path, log: FaultLog, use: CitationUse) -> dict[str, pl.Dat
     if not rows:
         return {
             name: pl.DataFrame(schema=polars_schema(name))
-            for name in ("models", "layers", "llama_cpp_layers")
+            for name in ("models", "layers", "llama_cpp_layers", "tensors", "quantize_facts")
         }
     return {
         "models": models_table(rows, counted),
         "layers": layers_table(layers),
         "llama_cpp_layers": llama_cpp_layers_table(whole, layers),
+        "tensors": tensors_table(whole, layers),
+        "quantize_facts": quantize_facts_table(whole, layers),
     }
 
 

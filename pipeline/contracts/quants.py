@@ -51,7 +51,8 @@ class QuantRecord(Strict):
 
     A tensor type has a block layout or `exact_bpw`. A file mix has the density of the reference file, the
     target of its converter, measured files, or only a base type. Types left out are the format's own;
-    `unknown` says that nobody read how the tensor is stored.
+    `unknown` says that nobody read how the tensor is stored. with_imatrix: such files are usually made with an
+    importance matrix.
     """
 
     name: Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9._+-]*$")]
@@ -68,6 +69,7 @@ class QuantRecord(Strict):
     reference_bpw: Annotated[float, Field(gt=0, le=33)] | None = None
     static_reference_bpw: Annotated[float, Field(gt=0, le=33)] | None = None
     is_measured: Literal[True] | None = None
+    with_imatrix: bool | None = None
     base_type: QuantId | None = None
     embedding_type: QuantId | None = None
     head_type: QuantId | None = None
@@ -248,7 +250,8 @@ def _quant_row(
         "quant": quant, "name": record.title, "family": quant.split("/")[0], "level": record.level,
         "quant_class": record.quant_class, "scope": record.scope, "rest_bpw": types["rest_type"],
         "exact_bpw": record.tensor_bpw, "reference_bpw": record.reference_bpw,
-        "static_reference_bpw": record.static_reference_bpw, "block_size": record.block_size,
+        "static_reference_bpw": record.static_reference_bpw, "with_imatrix": record.with_imatrix,
+        "block_size": record.block_size,
         "block_bytes": record.block_bytes, "row_overhead_bytes": record.row_overhead_bytes,
         "compute_dtype": record.compute_dtype, "confidence": record.confidence, "note": record.note,
         "citation": _density_citation(record), "body_bpw": None, "density_basis": None,

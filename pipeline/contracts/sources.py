@@ -28,6 +28,7 @@ from pipeline.contracts.models import read_models
 from pipeline.contracts.quants import read_quants
 from pipeline.contracts.stray_files import check_every_file_is_read
 from pipeline.contracts.support import read_support
+from pipeline.contracts.weight_tables import weight_tables
 from warehouse.dictionary import conform
 
 
@@ -61,6 +62,7 @@ def read_sources(root: Path) -> dict[str, pl.DataFrame]:
     tables["citations"] = read_citations(root, log)
     check_citation_use(root, tables["citations"], use, log)
     log.raise_if_any()
+    tables |= weight_tables(tables)
     tables["anchors"] = flag_above_bound(tables["anchors"], _residuals(tables))
     tables["facts"] = facts(use)
     return {name: conform(table, name) for name, table in tables.items()}
