@@ -15,6 +15,7 @@ from estimator.llama_cpp_compute import compute_shapes, with_coefficients
 from estimator.llama_cpp_context import with_llama_cpp_layers
 from estimator.recipes import recipes
 from estimator.runtime import attention_shapes, runtime
+from estimator.stored_weights import stored_weights
 from estimator.weights import weights
 from tests.estimator.speed_cases import coefficients, gpu_frame
 
@@ -64,7 +65,7 @@ MODEL: dict[str, Any] = {
     "n_experts": None, "n_experts_used": None, "ffn_size": 14336, "ffn_matrices": 3, "expert_ffn_size": None,
     "is_tied": False, "embedding_params": 525_336_576, "head_params": 525_336_576,
     "per_layer_embedding_params": 0, "body_params": 6_979_588_096, "expert_params": 0,
-    "active_params": 7_504_924_672, "native_context_tokens": 131_072, "model_citation": "llama",
+    "vocab_size": 128_256, "active_params": 7_504_924_672, "native_context_tokens": 131_072, "model_citation": "llama",
 }  # fmt: skip
 _MODEL_SCHEMA = {
     name: pl.Boolean()
@@ -220,9 +221,38 @@ def no_refusals() -> pl.LazyFrame:
     )
 
 
+def stored_table(models: pl.LazyFrame, formats: pl.LazyFrame) -> pl.LazyFrame:
+    """The table `stored_weights` by density alone: no types of tensors and no layouts are known."""
+    quants = formats.unique("quant", keep="first", maintain_order=True).with_columns(
+        family=pl.col("quant").str.extract(r"^([^/]+)/"), with_imatrix=pl.lit(None, pl.Boolean)
+    )
+    nothing = {"model": pl.String, "quant": pl.String}
+    roles = dict.fromkeys(
+        ["output_bytes", "embedding_bytes", "per_layer_embedding_bytes", "dense_bytes", "expert_bytes", "mtp_bytes"],
+        pl.Int64,
+    )
+    flags = {"with_imatrix": pl.Boolean, "is_before_2026": pl.Boolean, "with_mtp": pl.Boolean}
+    return stored_weights(
+        models,
+        pl.LazyFrame(schema={"model": pl.String, "gguf_has_mtp": pl.Boolean}),
+        quants,
+        pl.LazyFrame(schema={**nothing, **flags, **roles}),
+        pl.LazyFrame(schema={**nothing, "is_mtp": pl.Boolean, "part": pl.String, "bytes": pl.Int64}),
+    )
+
+
+def placed_weights(models: pl.LazyFrame, formats: pl.LazyFrame, n_gpus: pl.LazyFrame) -> pl.LazyFrame:
+    """The table `weights` of formats known by their density, dealt out evenly."""
+    unsplit = {"model": pl.String, "quant": pl.String, "n_gpus": pl.Int64, "fullest_bytes": pl.Int64}
+    known = models.select("model", "n_layers", "vocab_size", "n_experts", "n_experts_used", "model_citation")
+    placed = formats.select("framework", "engine", "parallel_mode", "quant", "quant_citation")
+    return weights(stored_table(models, formats), known, placed, pl.LazyFrame(schema=unsplit), n_gpus)
+
+
 def weight_table() -> pl.LazyFrame:
     """The table `weights` of the cube tests."""
-    return weights(two_models()[0], cube_formats(), counts(*N_GPUS))
+    once = cube_formats().unique(["framework", "quant"], keep="first", maintain_order=True)
+    return placed_weights(two_models()[0], once, counts(*N_GPUS))
 
 
 def cache_table() -> pl.LazyFrame:

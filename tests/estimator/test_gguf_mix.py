@@ -14,7 +14,8 @@ from typing import Any
 import polars as pl
 import pytest
 
-from estimator.gguf_mix import quantize_facts, tensor_groups, tensor_types, typed_bytes, untyped_bytes
+from estimator.gguf_files import kept_bytes
+from estimator.gguf_mix import all_variants, quantize_facts, tensor_groups, tensor_types, typed_bytes
 from estimator.layer_geometry import LAYER_GEOMETRY, MODEL_GEOMETRY
 from estimator.tensor_census import census
 from pipeline.contracts.citing import CitationUse
@@ -66,8 +67,21 @@ def typed(layers: list[Shapes], model_type: str = "llama", **model: Any) -> pl.D
     facts = quantize_facts(shaped, models)
     groups = tensor_groups(census(shaped, models), facts)
     read = tables()
-    chosen = tensor_types(groups, facts, read["gguf_mix_rules"].lazy(), read["gguf_fallbacks"].lazy())
+    chosen = tensor_types(
+        groups, facts, read["gguf_mix_rules"].lazy(), read["gguf_fallbacks"].lazy(), every_recipe()
+    )
     return chosen.filter(~pl.col("with_mtp")).collect()
+
+
+def every_recipe() -> pl.LazyFrame:
+    """Every file type with and without importance matrix, before and after 2026."""
+    return tables()["gguf_mix_rules"].lazy().select("quant").unique().join(all_variants(), how="cross")
+
+
+def stays(tensors: pl.LazyFrame) -> pl.DataFrame:
+    """Bytes by part of what no file type changes."""
+    counted = tensors.with_columns(bytes=kept_bytes() * pl.col("n_layers").cast(pl.Int64))
+    return counted.group_by("part").agg(pl.col("bytes").sum()).filter(pl.col("bytes") > 0).collect()
 
 
 def choices(frame: pl.DataFrame, quant: str, imatrix: bool = False, before_2026: bool = False) -> Types:
@@ -298,7 +312,7 @@ def test_prediction_layers_shift_the_count_of_layers() -> None:
     groups = tensor_groups(census(shaped, models), known)
     read = tables()
     chosen = tensor_types(
-        groups, known, read["gguf_mix_rules"].lazy(), read["gguf_fallbacks"].lazy()
+        groups, known, read["gguf_mix_rules"].lazy(), read["gguf_fallbacks"].lazy(), every_recipe()
     ).collect()
     # 7 layers: 7 // 8 = 0, so from 49 // 8 = 6 on and every third from 2; 8 layers: 0, 3, 6 and 7
     assert choices(chosen.filter(~pl.col("with_mtp")), "q4_k_m")["ffn_down"] == {"q6_k": 3, "q4_k": 4}
@@ -315,7 +329,7 @@ def test_bytes_are_whole_blocks_and_vectors_are_32_bit(dense: pl.DataFrame) -> N
     matrices = 8 * (2 * 2048 * 2048 + 2 * 2048 * 512 + 3 * 2048 * 8192) + 2 * 32000 * 2048
     assert here["bytes"].sum() == matrices // 32 * 34  # every matrix of this model in Q8_0
     shaped, models = frames([DENSE] * 8, "llama")
-    stay = untyped_bytes(census(shaped, models)).collect()
+    stay = stays(census(shaped, models))
     assert stay["bytes"].sum() == 4 * (8 * 2 + 1) * 2048
-    kept = untyped_bytes(census(*frames([EXPERTS | {"keeps_router_type": True}], "dbrx"))).collect()
+    kept = stays(census(*frames([EXPERTS | {"keeps_router_type": True}], "dbrx")))
     assert kept.filter(pl.col("part") == "ffn")["bytes"].to_list() == [2 * 8 * 2048]

@@ -11,8 +11,8 @@ import pytest
 
 from estimator.memory_accuracy import memory_accuracy
 from estimator.memory_residuals import PARTS, memory_residuals
-from estimator.runtime import attention_shapes
 from pipeline.contracts.sources import read_sources
+from pipeline.grid_tables import in_text
 
 SOURCES = Path(__file__).parents[2] / "sources"
 NOT_JUDGED = "a reason"
@@ -27,8 +27,9 @@ def residuals(logs: pl.DataFrame, flags: pl.DataFrame | None = None) -> pl.DataF
     lazy = {name: table.lazy() for name, table in tables().items()}
     none = tables()["memory_flags"].clear() if flags is None else flags
     return memory_residuals(
-        logs.lazy(), lazy["models"], lazy["layers"], attention_shapes(lazy["layers"]), lazy["frameworks"],
-        lazy["quants"], lazy["kv_dtypes"], lazy["latent_modes"], none.lazy(),
+        logs.lazy(), lazy["models"], lazy["layers"], in_text(lazy["llama_cpp_layers"]),
+        lazy["llama_cpp_compute"], lazy["frameworks"], in_text(lazy["stored_weights"]), lazy["kv_dtypes"],
+        lazy["latent_modes"], none.lazy(),
     ).collect()  # fmt: skip
 
 
