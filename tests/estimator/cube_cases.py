@@ -260,7 +260,7 @@ def cache_table() -> pl.LazyFrame:
     models, layers = two_models()
     storages = cube_formats().unique(["framework", "kv_dtype"], keep="first", maintain_order=True)
     windows = storages.join(engine_windows(PROFILES, STEPS), on="framework")
-    cited = models.select("model", "n_layers", "model_citation")
+    cited = models.select("model", "model_type", "n_layers", "model_citation")
     seen = two_models_in_llama_cpp()
     return kv_cache(cited, layers, seen, windows, contexts(*CONTEXTS), counts(*N_GPUS))
 

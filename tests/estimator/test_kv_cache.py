@@ -60,7 +60,7 @@ def cache(
     n_layers = sum(layer.get("n_layers", 32) for layer in layers)
     storages = pl.LazyFrame([{**engine, **windows}], schema_overrides={"parallel_mode": pl.String, **RULES})
     found = kv_cache(
-        model_frame({"n_layers": n_layers}).select("model", "n_layers", "model_citation"),
+        model_frame({"n_layers": n_layers}).select("model", "model_type", "n_layers", "model_citation"),
         layer_frame(*layers),
         llama_cpp_frame(*({**layer, "uses_window": uses_window} for layer in layers)),
         storages,
@@ -224,7 +224,7 @@ def test_layer_split_shares_out_whole_layers() -> None:
 
 def test_an_engine_that_cannot_split_has_one_gpu() -> None:
     alone = pl.LazyFrame([{**LLAMA_CPP, **ONE_SLOT, "parallel_mode": "none"}])
-    models = model_frame().select("model", "n_layers", "model_citation")
+    models = model_frame().select("model", "model_type", "n_layers", "model_citation")
     found = kv_cache(
         models, layer_frame(), llama_cpp_frame(), alone, contexts(4096), counts(1, 2, 4)
     ).collect()
@@ -234,7 +234,7 @@ def test_an_engine_that_cannot_split_has_one_gpu() -> None:
 def test_frameworks_of_one_setting_each_have_their_row() -> None:
     """Ollama and KoboldCpp keep one slot of the same engine: computed once, listed twice."""
     twins = pl.LazyFrame([{**LLAMA_CPP, **ONE_SLOT, "framework": name} for name in ("ollama", "koboldcpp")])
-    models = model_frame().select("model", "n_layers", "model_citation")
+    models = model_frame().select("model", "model_type", "n_layers", "model_citation")
     found = kv_cache(
         models, layer_frame(), llama_cpp_frame(), twins, contexts(4096, 8192), counts(1)
     ).collect()

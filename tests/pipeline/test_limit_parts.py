@@ -34,7 +34,7 @@ def tables(grid: ProjectGrid) -> dict[str, pl.DataFrame]:
     numbered = grid_tables.formats(grid.grid, lazy["frameworks"], lazy["quants"], lazy["kv_dtypes"])
     counts = grid_tables.gpu_counts(grid.span).lazy()
     made = {
-        "weights": weights_of(numbered, counts, models),
+        "weights": weights_of(numbered, counts, models, lazy),
         "kv_cache": kv_cache_at(on_grid, models, grid, lazy),
         "runtime": runtime_at(on_grid, models, grid, lazy),
     }

@@ -37,7 +37,7 @@ def read_from_sources() -> set[str]:
     measured = {
         "anchors", "serving_anchors", "file_sizes", "memory_flags", "memory_logs", "memory_plans", "claims",
         "alias_names",
-        "unresolved_names", "unsloth_dynamic",
+        "unresolved_names", "unsloth_dynamic", "gguf_files", "stored_weights",
     }  # fmt: skip
     return {name for name, one in tables().items() if one.room == "sources"} | measured
 
