@@ -156,6 +156,14 @@ def llama_cpp_frame(*changes: dict[str, Any]) -> pl.LazyFrame:
     return pl.LazyFrame(rows, schema=_LLAMA_CPP_SCHEMA)
 
 
+def as_llama_cpp_layers(layers: pl.LazyFrame) -> pl.LazyFrame:
+    """The same runs of layers as llama.cpp sees them, using their windows."""
+    own = layers.collect_schema().names()
+    rest = {name: value for name, value in LLAMA_CPP_LAYER.items() if name not in own}
+    constants = {name: pl.lit(value, _LLAMA_CPP_SCHEMA[name]) for name, value in rest.items()}
+    return layers.with_columns(**constants).with_columns(uses_window=pl.lit(True))
+
+
 def llama_cpp_shapes(layers: pl.LazyFrame, *coefficients: dict[str, Any]) -> pl.LazyFrame:
     """What the compute buffers need of the layers, with the coefficients of models."""
     known = pl.LazyFrame(

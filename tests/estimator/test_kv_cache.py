@@ -148,8 +148,8 @@ def test_an_engine_that_states_nothing_keeps_exactly_the_window() -> None:
     bare = pl.LazyFrame(
         {"framework": ["bare"], "activation_rule": [None], "profile_slots": [None],
          "profile_ubatch_tokens": [None], "profile_kv_block_tokens": [None],
-         "profile_context_step_tokens": [None]},
-        schema_overrides={"activation_rule": pl.String},
+         "profile_context_step_tokens": [None], "profile_flash_attention": [None]},
+        schema_overrides={"activation_rule": pl.String, "profile_flash_attention": pl.Boolean},
     )  # fmt: skip
     assert engine_windows(bare, STEPS).collect().drop("framework").row(0, named=True) == EXACT
 

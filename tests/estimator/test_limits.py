@@ -14,8 +14,11 @@ from estimator.capacity import engine_usable_gib, gib, total_gib
 from estimator.kv_cache import engine_windows, kv_cache
 from estimator.limits import REQUEST_TOKENS, SMALLEST_CONTEXT_TOKENS
 from estimator.runtime import attention_shapes, runtime
-from estimator.weights import weights
 from tests.estimator.cube_cases import (
+    COEFFICIENTS,
+    as_llama_cpp_layers,
+    llama_cpp_shapes,
+    placed_weights,
     AWQ,
     BF16,
     DENSE,
@@ -111,6 +114,7 @@ def bytes_at(case: Case, tokens: tuple[int, ...]) -> tuple[pl.LazyFrame, pl.Lazy
     cache = kv_cache(
         models.select("model", "model_type", "n_layers", "model_citation"),
         layers,
+        as_llama_cpp_layers(layers),
         storages.join(engine_windows(PROFILES, STEPS), on="framework"),
         contexts(*tokens),
         counts(*N_GPUS),
@@ -118,9 +122,12 @@ def bytes_at(case: Case, tokens: tuple[int, ...]) -> tuple[pl.LazyFrame, pl.Lazy
     engines = FORMATS.select("framework", "backend", "framework_citation").unique(maintain_order=True)
     rest = runtime(
         models.join(attention_shapes(layers), on="model"),
+        llama_cpp_shapes(as_llama_cpp_layers(layers)),
         engines.join(PROFILES, on="framework"),
         contexts(*tokens),
         counts(*N_GPUS),
+        STEPS,
+        COEFFICIENTS,
     )
     return cache, rest
 
@@ -131,7 +138,7 @@ def solved(case: Case, gpu: dict[str, Any]) -> pl.DataFrame:
     plain, windowed = limits.knot_contexts(layers, PROFILES, BENDS)
     tokens = {*GRID, *pl.concat([plain, windowed]).get_column("context_tokens")}
     cache, rest = bytes_at(case, tuple(sorted(tokens)))
-    sizes = weights(models, FORMATS, counts(*N_GPUS))
+    sizes = placed_weights(models, FORMATS, counts(*N_GPUS))
     made = limits.limit_recipes(
         FORMATS.drop("quant_citation"), settings_of(), no_refusals(), models, layers, sizes, cache, rest,
         limits.context_steps(PROFILES), min(GRID), FACTOR,

@@ -169,8 +169,8 @@ def test_bytes_are_conserved_and_grow_with_bits(
     assert several["device_bytes"] == one["device_bytes"]
     assert several["weights_bytes"] <= one["weights_bytes"] <= n_gpus * several["weights_bytes"] + n_gpus
     assert one["expert_read_bytes"] <= one["expert_bytes"]
-    row = (one["host_bytes"] + embedding * 2 + per_layer * 2) // 128_256 + 1
-    assert one["dense_read_bytes"] + one["expert_bytes"] <= one["device_bytes"] + row
+    one_row = (one["host_bytes"] + embedding * 2 + per_layer * 2) // 128_256 + 1
+    assert one["dense_read_bytes"] + one["expert_bytes"] <= one["device_bytes"] + one_row
     for name in ("weights_bytes", "host_bytes", "file_bytes", "dense_read_bytes", "expert_bytes"):
         assert denser[name] >= one[name]
 
