@@ -117,7 +117,9 @@ def header_infos(census: pl.LazyFrame) -> pl.LazyFrame:
     """
     vectors = pl.col("tensor").is_in(["layer_norms", "layer_norms.bias", "nextn.norms"])
     names = pl.when(vectors).then(pl.col("n_rows")).otherwise(1)
-    dims = pl.when(pl.col("n_matrices") > 1).then(3).when((pl.col("n_rows") > 1) & ~vectors).then(2).otherwise(1)
+    dims = (
+        pl.when(pl.col("n_matrices") > 1).then(3).when((pl.col("n_rows") > 1) & ~vectors).then(2).otherwise(1)
+    )
     layer_digits = pl.when(pl.col("group").is_null()).then(0).otherwise(len("blk.00."))
     suffix = pl.when(pl.col("tensor").str.contains("bias|sinks")).then(0).otherwise(len(".weight"))
     length = INFO_BYTES + layer_digits + pl.col("tensor").str.len_bytes() + suffix + DIMENSION_BYTES * dims
@@ -220,7 +222,9 @@ def fullest_bytes(
 
 def _first_unit() -> pl.Expr:
     """The layer a tensor goes with: those that work on the input are with the first, outside of layers."""
-    enters = pl.col("tensor").str.starts_with("token_embd_norm") | pl.col("tensor").str.starts_with("per_layer_")
+    enters = pl.col("tensor").str.starts_with("token_embd_norm") | pl.col("tensor").str.starts_with(
+        "per_layer_"
+    )
     return pl.when(enters).then(0).otherwise("layer")
 
 

@@ -26,7 +26,16 @@ _ATTN_V: Final = ("attn_v", "attn_qkv", "attn_kv_b")
 # llm_type 70B: src/models/llama.cpp, qwen2.cpp, deci.cpp, olmo.cpp. Model types that convert to llama's code:
 # conversion/llama.py registers them.
 LAYERS_OF_70B: Final = 80
-LLAMA_TYPES: Final = ("llama", "mistral", "mixtral", "aquila", "internlm", "internlm3", "iquestcoder", "hyperclovax")
+LLAMA_TYPES: Final = (
+    "llama",
+    "mistral",
+    "mixtral",
+    "aquila",
+    "internlm",
+    "internlm3",
+    "iquestcoder",
+    "hyperclovax",
+)
 QUANTIZED: Final = ("matrix", "padding")
 F32_BYTES: Final = 4
 BF16_BYTES: Final = 2
@@ -170,10 +179,27 @@ def tensor_types(
         is_stacked=(pl.col("n_matrices") > 1) & (is_expert | ~pl.col("only_experts_stack")),
         is_fused_qkv=pl.col("tensor") == "attn_qkv",
     )
-    cases = known.select(_CASE).unique().sort(_CASE).with_row_index("case").with_columns(pl.col("case").cast(pl.Int64))
+    cases = (
+        known.select(_CASE)
+        .unique()
+        .sort(_CASE)
+        .with_row_index("case")
+        .with_columns(pl.col("case").cast(pl.Int64))
+    )
     decided = fitting_types(_first_rules(cases, rules, recipes), fallbacks)
-    return known.join(cases, on=_CASE).join(decided, on="case").drop(
-        "case", "gqa", "is_70b", "is_falcon", "only_experts_stack", "n_experts", "is_stacked", "is_fused_qkv"
+    return (
+        known.join(cases, on=_CASE)
+        .join(decided, on="case")
+        .drop(
+            "case",
+            "gqa",
+            "is_70b",
+            "is_falcon",
+            "only_experts_stack",
+            "n_experts",
+            "is_stacked",
+            "is_fused_qkv",
+        )
     )
 
 
@@ -274,8 +300,10 @@ def quantize_facts(layers: pl.LazyFrame, models: pl.LazyFrame) -> pl.LazyFrame:
     per_layer = layers.filter(~pl.col("is_mtp")).with_columns(kv_heads=kv_heads, heads=heads)
     attends = pl.col("kv_heads") > 0
     first_gated = (pl.col("linear_kind") == "gated_delta").fill_null(False).first()
-    first = pl.when(first_gated).then(pl.col("kv_heads").filter(attends).first()).otherwise(
-        pl.col("kv_heads").first()
+    first = (
+        pl.when(first_gated)
+        .then(pl.col("kv_heads").filter(attends).first())
+        .otherwise(pl.col("kv_heads").first())
     )
     counted = per_layer.sort("model", "group").group_by("model", maintain_order=True).agg(
         n_experts=pl.col("n_experts").max(),

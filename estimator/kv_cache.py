@@ -12,10 +12,6 @@ from estimator.attention_state import (
     CONV_BYTES,
     ENGINE_SETTINGS,
     cache_bytes_by_setting,
-    cached_positions,
-    layer_kv_bytes,
-    layer_state_bytes,
-    with_engine_settings,
     with_missing,
 )
 from estimator.engine_cache import RULES, engine_cache_rules, reserved_cache
@@ -128,9 +124,7 @@ def kv_cache(
     )
 
 
-def _llama_cpp_rows(
-    layers: pl.LazyFrame, llama_cpp_layers: pl.LazyFrame, wide: pl.LazyFrame
-) -> pl.LazyFrame:
+def _llama_cpp_rows(layers: pl.LazyFrame, llama_cpp_layers: pl.LazyFrame, wide: pl.LazyFrame) -> pl.LazyFrame:
     """What llama.cpp and its wrappers need per rank and allocate on the fullest device (`allocated_bytes`),
     beside the columns of `wide`.
     """

@@ -115,9 +115,7 @@ def _by_recipe(models: pl.LazyFrame, checkpoints: pl.LazyFrame) -> pl.LazyFrame:
 
 
 def _by_density(models: pl.LazyFrame, quants: pl.LazyFrame) -> pl.LazyFrame:
-    known = quants.filter(
-        pl.all_horizontal(pl.col("body_bpw", "embedding_bpw", "head_bpw").is_not_null())
-    )
+    known = quants.filter(pl.all_horizontal(pl.col("body_bpw", "embedding_bpw", "head_bpw").is_not_null()))
     tied = pl.col("is_tied")
     as_output = tied & pl.col("family").is_in(TIED_AS_OUTPUT)
     embedding_bpw = pl.when(as_output).then("head_bpw").otherwise("embedding_bpw")
@@ -145,5 +143,3 @@ def _by_density(models: pl.LazyFrame, quants: pl.LazyFrame) -> pl.LazyFrame:
 def role_bytes(params: str, bpw: pl.Expr) -> pl.Expr:
     """Whole bytes of `params` weights at `bpw` bits each."""
     return (pl.col(params).cast(pl.Float64) * bpw / BITS_PER_BYTE).round(0).cast(pl.Int64)
-
-

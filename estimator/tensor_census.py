@@ -301,7 +301,11 @@ def _feed_forward() -> list[Tensor]:
 
 def _routed_experts() -> list[Tensor]:
     """All routed experts, each in the layer's width or in a latent one; biases per expert."""
-    width, f, experts = pl.coalesce("expert_input_size", "hidden_size"), size("expert_ffn_size"), size("n_experts")
+    width, f, experts = (
+        pl.coalesce("expert_input_size", "hidden_size"),
+        size("expert_ffn_size"),
+        size("n_experts"),
+    )
     gates = size("ffn_matrices") - 2
     fused, bias = flag("fused_expert_gate_up"), flag("expert_bias")
     return [

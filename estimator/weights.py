@@ -40,7 +40,9 @@ def outside_bytes() -> pl.Expr:
     looked up on the host or are that same matrix.
     """
     embedding = pl.when("head_is_embedding").then(0).otherwise("embedding_bytes")
-    rest = pl.when(keeps_embedding_on_host()).then(0).otherwise(embedding + pl.col("per_layer_embedding_bytes"))
+    rest = (
+        pl.when(keeps_embedding_on_host()).then(0).otherwise(embedding + pl.col("per_layer_embedding_bytes"))
+    )
     return pl.col("head_bytes") + rest
 
 

@@ -99,7 +99,8 @@ def serving_formats(grid: Grid, numbered: pl.DataFrame) -> pl.DataFrame:
 def census(tensors: pl.LazyFrame) -> pl.LazyFrame:
     """The table `tensors` as `estimator.tensor_census.census` gave it: no group outside the layers."""
     return tensors.select(CENSUS).with_columns(
-        pl.col("n_matrices", "n_layers").cast(pl.Int64), group=pl.when(pl.col("group") != OUTSIDE).then("group")
+        pl.col("n_matrices", "n_layers").cast(pl.Int64),
+        group=pl.when(pl.col("group") != OUTSIDE).then("group"),
     )
 
 

@@ -69,8 +69,16 @@ def memory_residuals(
 ) -> pl.LazyFrame:
     """An estimate for exactly the setting of every memory log, beside what it says."""
     return memory_beside.memory_residuals(
-        memory_logs, models, layers, grid_tables.in_text(llama_cpp_layers), llama_cpp_compute, frameworks,
-        grid_tables.in_text(stored_weights), kv_dtypes, latent_modes, memory_flags,
+        memory_logs,
+        models,
+        layers,
+        grid_tables.in_text(llama_cpp_layers),
+        llama_cpp_compute,
+        frameworks,
+        grid_tables.in_text(stored_weights),
+        kv_dtypes,
+        latent_modes,
+        memory_flags,
     )
 
 

@@ -66,8 +66,11 @@ def tensors_table(shapes: Mapping[str, ModelShapes], layers: pl.DataFrame) -> pl
     is_shared = (pl.col("tensor") == "token_embd") & pl.col("is_tied")
     counted = census(layers.lazy(), models).join(models.select("model", "is_tied"), on="model")
     return conform(
-        counted.with_columns(elements=elements() * pl.col("n_layers").cast(pl.Int64), is_shared=is_shared,
-                             group=pl.col("group").fill_null(OUTSIDE))
+        counted.with_columns(
+            elements=elements() * pl.col("n_layers").cast(pl.Int64),
+            is_shared=is_shared,
+            group=pl.col("group").fill_null(OUTSIDE),
+        )
         .sort("model", "group", "tensor", "storage")
         .collect(),
         "tensors",

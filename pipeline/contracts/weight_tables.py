@@ -18,7 +18,9 @@ def weight_tables(tables: Mapping[str, pl.DataFrame]) -> dict[str, pl.DataFrame]
     """`gguf_files` and `stored_weights` from models, tensors, quantize_facts, quants, the mix rules and the
     checkpoint recipes.
     """
-    named = {name: frame.lazy().with_columns(selectors.enum().cast(pl.String)) for name, frame in tables.items()}
+    named = {
+        name: frame.lazy().with_columns(selectors.enum().cast(pl.String)) for name, frame in tables.items()
+    }
     facts, quants = named["quantize_facts"], named["quants"]
     census = grid_tables.census(named["tensors"])
     files = conform(

@@ -236,7 +236,14 @@ def stored_table(models: pl.LazyFrame, formats: pl.LazyFrame) -> pl.LazyFrame:
     )
     nothing = {"model": pl.String, "quant": pl.String}
     roles = dict.fromkeys(
-        ["output_bytes", "embedding_bytes", "per_layer_embedding_bytes", "dense_bytes", "expert_bytes", "mtp_bytes"],
+        [
+            "output_bytes",
+            "embedding_bytes",
+            "per_layer_embedding_bytes",
+            "dense_bytes",
+            "expert_bytes",
+            "mtp_bytes",
+        ],
         pl.Int64,
     )
     flags = {"with_imatrix": pl.Boolean, "is_before_2026": pl.Boolean, "with_mtp": pl.Boolean}

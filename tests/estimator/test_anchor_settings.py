@@ -92,7 +92,11 @@ QUANTS = pl.LazyFrame(
 
 def recipes(*changes: dict[str, Any]) -> list[dict[str, Any]]:
     found = with_recipe(
-        anchor_frame(*changes).drop("engine"), two_models()[0], QUANTS, FRAMEWORKS, KV_DTYPES,
+        anchor_frame(*changes).drop("engine"),
+        two_models()[0],
+        QUANTS,
+        FRAMEWORKS,
+        KV_DTYPES,
         stored_table(two_models()[0], QUANTS),
     ).collect()
     return found.sort("anchor_id").to_dicts()

@@ -15,12 +15,9 @@ from estimator.kv_cache import engine_windows, kv_cache
 from estimator.limits import REQUEST_TOKENS, SMALLEST_CONTEXT_TOKENS
 from estimator.runtime import attention_shapes, runtime
 from tests.estimator.cube_cases import (
-    COEFFICIENTS,
-    as_llama_cpp_layers,
-    llama_cpp_shapes,
-    placed_weights,
     AWQ,
     BF16,
+    COEFFICIENTS,
     DENSE,
     LLAMA_CPP,
     N_GPUS,
@@ -28,12 +25,15 @@ from tests.estimator.cube_cases import (
     Q4_K_M,
     STEPS,
     VLLM,
+    as_llama_cpp_layers,
     contexts,
     counts,
     format_frame,
     layer_frame,
+    llama_cpp_shapes,
     model_frame,
     no_refusals,
+    placed_weights,
 )
 
 GRID = (4096, 8192, 32768, 131072)

@@ -21,7 +21,7 @@ from estimator.parallel import (
 
 BASE: dict[str, Any] = {
     "n_gpus": 4, "parallel_mode": "tensor", "n_layers": 30, "n_kv_heads": 8, "hidden_size": 4096,
-    "attention_kind": "gqa", "body_bytes": 30e9, "head_bytes": 2e9, "kv_replication": 1.0,
+    "attention_kind": "gqa", "body_bytes": 30e9, "outside_bytes": 2e9, "kv_replication": 1.0,
 }  # fmt: skip
 
 

@@ -21,6 +21,7 @@ from tests.estimator.cube_cases import (
     Q4_K_M,
     cube_recipes,
     layer_frame,
+    stored_table,
     two_models,
 )
 from tests.estimator.speed_cases import gpu_frame, recipe_frame
@@ -38,17 +39,19 @@ FRAMEWORKS = pl.DataFrame(
     schema=["framework", "engine", "parallel_mode", "memory_policy", "memory_fraction"],
     orient="row",
 )
+QUANTS = pl.DataFrame([Q4_K_M, BF16, AWQ], schema_overrides={"rest_bpw": pl.Float64})
 TABLES = {
     "gpus": GPUS,
     "models": two_models()[0].collect(),
     "layers": layer_frame({}, {"model": MOE, "n_layers": 48, "n_kv_heads": 4}).collect(),
-    "quants": pl.DataFrame([Q4_K_M, BF16, AWQ], schema_overrides={"rest_bpw": pl.Float64}),
+    "quants": QUANTS,
     "frameworks": FRAMEWORKS,
     "kv_dtypes": pl.DataFrame(
         {"framework": ["llama.cpp", "vllm"], "kv_dtype": ["f16", "f16"], "k_bytes_per_element": [2.0, 2.0],
          "v_bytes_per_element": [2.0, 2.0]}
     ),
     "coefficients": COEFFICIENTS,
+    "stored_weights": stored_table(two_models()[0], QUANTS.lazy()).collect(),
 }  # fmt: skip
 ANCHOR: dict[str, Any] = {
     "anchor_id": "a0",

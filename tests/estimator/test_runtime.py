@@ -25,8 +25,10 @@ SHAPE: dict[str, Any] = {
     "model": "meta-llama/Llama-3.1-8B-Instruct",
     "is_moe": False,
     "attention_width": 4096.0,
+    "absorbed_width": 0.0,
 }
-_SCHEMA = {"model": pl.String(), "is_moe": pl.Boolean(), "attention_width": pl.Float64()}
+_SCHEMA = {"model": pl.String(), "is_moe": pl.Boolean(), "attention_width": pl.Float64(),
+           "absorbed_width": pl.Float64()}
 
 
 def needed(
@@ -110,7 +112,7 @@ def test_attention_shapes_take_the_widest_layer() -> None:
                 {"model": "windowed", "group": 1, "k_head_dim": 256, "n_heads": 8})  # fmt: skip
     linear = {"model": "linear", "mixer": "linear", "n_heads": None, "k_head_dim": None}
     found = attention_shapes(layer_frame({}, latent, *windowed, linear)).collect()
-    widths = dict(found.rows())
+    widths = dict(found.select("model", "attention_width").rows())
     assert (widths["latent"], widths["windowed"], widths["linear"]) == (16384.0, 2048.0, 0.0)
 
 
