@@ -22,6 +22,7 @@ from estimator.gguf_mix import (
 from estimator.tensor_census import elements
 
 RECIPE: Final = ("with_imatrix", "is_before_2026", "with_mtp")
+BUFFER_STEP_BYTES: Final = 32  # ggml-alloc.c of llama.cpp 0c1e57098, the alignment of its CPU and RPC buffers
 ROLES: Final = {
     "output_bytes": ("head",),
     "embedding_bytes": ("embedding",),
@@ -29,9 +30,6 @@ ROLES: Final = {
     "expert_bytes": ("experts",),
     "dense_bytes": ("model", "mixer", "ffn", "norms"),
 }
-# The tensor info of a GGUF header: name length, name, dimension count, dimensions, type, offset (gguf.md).
-INFO_BYTES: Final = 24
-DIMENSION_BYTES: Final = 8
 
 
 def gguf_files(
@@ -109,28 +107,6 @@ def _kept_bytes(census: pl.LazyFrame) -> pl.LazyFrame:
     return pl.concat([plain, whole]).group_by("model", "with_mtp").agg(_by_role())
 
 
-def header_infos(census: pl.LazyFrame) -> pl.LazyFrame:
-    """model, is_mtp, n_tensors, info_bytes: the tensor infos in the header of a GGUF file.
-
-    Names are `blk.<layer>.<tensor>.weight` inside layers, `<tensor>.weight` outside (biases without). Norms that
-    the census counts together are told apart here by count only.
-    """
-    vectors = pl.col("tensor").is_in(["layer_norms", "layer_norms.bias", "nextn.norms"])
-    names = pl.when(vectors).then(pl.col("n_rows")).otherwise(1)
-    dims = (
-        pl.when(pl.col("n_matrices") > 1).then(3).when((pl.col("n_rows") > 1) & ~vectors).then(2).otherwise(1)
-    )
-    layer_digits = pl.when(pl.col("group").is_null()).then(0).otherwise(len("blk.00."))
-    suffix = pl.when(pl.col("tensor").str.contains("bias|sinks")).then(0).otherwise(len(".weight"))
-    length = INFO_BYTES + layer_digits + pl.col("tensor").str.len_bytes() + suffix + DIMENSION_BYTES * dims
-    count = names * pl.col("n_layers").cast(pl.Int64)
-    return (
-        census.filter(pl.col("storage") != "checkpoint_only")
-        .group_by("model", "is_mtp")
-        .agg(n_tensors=count.sum(), info_bytes=(count * length).sum())
-    )
-
-
 def device_bytes(
     census: pl.LazyFrame,
     models: pl.LazyFrame,
@@ -143,10 +119,11 @@ def device_bytes(
     """model, quant, n_gpus, device, bytes: the weights on each of several equal GPUs under llama.cpp's layer
     split.
 
-    `recipes`: model, quant, with_imatrix, is_before_2026, with_mtp; the rest as for `gguf_files`; `n_gpus`: one
-    column. Units are the layers of the file, prediction layers among them, and the output; unit i of n goes
-    to GPU floor(i x n_gpus / n). Embeddings stay on the host, prediction layers are not loaded, a tied
-    embedding is loaded once more as output. Source: llama.cpp 0c1e57098 src/llama-model.cpp:1589-1614.
+    `recipes`: model, quant, with_imatrix, is_before_2026, with_mtp; the rest as for `gguf_files`; `n_gpus`:
+    one column. Units are the layers of the file, prediction layers among them, and the output; unit i of n
+    goes to GPU floor(i x n_gpus / n). Embeddings stay on the host, prediction layers are not loaded, a tied
+    embedding is loaded once more as output, and the factors of a rotary embedding on every GPU. Source:
+    llama.cpp 0c1e57098 src/llama-model.cpp:1589-1614.
     """
     keys = ["model", "quant", *RECIPE]
     placed = placed_tensors(census)
@@ -160,8 +137,8 @@ def device_bytes(
     units = wanted.group_by("model", "with_mtp").agg(n_units=pl.col("layer").max() + 2)
     loaded = wanted.filter(~pl.col("is_mtp"))
     fixed = (
-        loaded.filter(pl.col("part") != "embedding")
-        .with_columns(bytes=kept_bytes(), layer=_first_unit())
+        loaded.filter(pl.col("part") != "embedding", pl.col("storage") != "generated")
+        .with_columns(bytes=_aligned(kept_bytes()), layer=_first_unit())
         .group_by("model", "with_mtp", "layer")
         .agg(pl.col("bytes").sum())
         .join(recipes, on=["model", "with_mtp"])
@@ -182,16 +159,25 @@ def device_bytes(
         .join(recipes, on=keys, how="semi")
         .select(*keys, "layer", "bytes")
     )
+    copied = loaded.group_by("model", "with_mtp").agg(
+        copied_bytes=_aligned(kept_bytes()).filter(pl.col("storage") == "generated").sum()
+    )
     unit = pl.col("layer").fill_null(pl.col("n_units") - 1)
     return (
         pl.concat([fixed, on_device])
         .join(units, on=["model", "with_mtp"])
         .join(n_gpus.select(pl.col("n_gpus").cast(pl.Int64)), how="cross")
         .with_columns(device=unit * pl.col("n_gpus") // pl.col("n_units"))
+        .join(copied, on=["model", "with_mtp"])
         .group_by("model", "quant", "n_gpus", "device")
-        .agg(pl.col("bytes").sum())
+        .agg(bytes=pl.col("bytes").sum() + pl.col("copied_bytes").first())
         .sort("model", "quant", "n_gpus", "device")
     )
+
+
+def _aligned(size: pl.Expr) -> pl.Expr:
+    """Bytes that a tensor takes in a buffer: the next one starts at a whole step."""
+    return (size + BUFFER_STEP_BYTES - 1) // BUFFER_STEP_BYTES * BUFFER_STEP_BYTES
 
 
 def fullest_bytes(

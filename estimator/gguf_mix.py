@@ -1,4 +1,4 @@
-"""Which type llama.cpp stores each tensor in, for every file type, and how many bytes the file's tensors take.
+"""Which type llama.cpp stores each tensor in, for every file type, and how many bytes its tensors take.
 
 The choices themselves are facts, one rule per row in `sources/quants/gguf_mix_rules.csv`; here they meet the
 tensor census. How llama-quantize counts and compares is from llama.cpp 0c1e57098, src/llama-quant.cpp:
@@ -18,10 +18,10 @@ LAYER_WORDS: Final = ("all", "first_2", "first_4", "first_eighth", "first_eighth
 _POSITIONS: Final = tuple(word for word in LAYER_WORDS if word != "all")
 _RULE_CONDITIONS: Final = ("gqa_min", "n_experts", "n_experts_min", "with_imatrix", "is_70b", "is_falcon",
                            "is_before_2026", "row_not_multiple_of")  # fmt: skip
-CATEGORIES: Final = ("output", "token_embd", "attn_v", "attn_k", "attn_q", "attn_output", "ffn_up", "ffn_gate",
-                     "ffn_down", "other")  # fmt: skip
-_CASE: Final = ("category", "row_length", "is_stacked", "is_fused_qkv", "gqa", "n_experts", "is_70b", "is_falcon",
-                *_POSITIONS)  # fmt: skip
+CATEGORIES: Final = ("output", "token_embd", "attn_v", "attn_k", "attn_q", "attn_output", "ffn_up",
+                     "ffn_gate", "ffn_down", "other")  # fmt: skip
+_CASE: Final = ("category", "row_length", "is_stacked", "is_fused_qkv", "gqa", "n_experts", "is_70b",
+                "is_falcon", *_POSITIONS)  # fmt: skip
 _ATTN_V: Final = ("attn_v", "attn_qkv", "attn_kv_b")
 # llm_type 70B: src/models/llama.cpp, qwen2.cpp, deci.cpp, olmo.cpp. Model types that convert to llama's code:
 # conversion/llama.py registers them.
@@ -134,8 +134,8 @@ def tensor_groups(census: pl.LazyFrame, models: pl.LazyFrame) -> pl.LazyFrame:
     """Matrices that no rule can tell apart, with and without prediction layers: one row per model, with_mtp,
     tensor, part, shape and position, and `n_tensors`, how many there are.
 
-    `census`: `tensor_census.census`; `models`: model, is_tied, n_experts. Models without prediction layers have
-    only with_mtp false.
+    `census`: `tensor_census.census`; `models`: model, is_tied, n_experts. Models without prediction layers
+    have only with_mtp false.
     """
     placed = placed_tensors(census)
     plain = placed.filter(~pl.col("is_mtp")).with_columns(with_mtp=pl.lit(False))

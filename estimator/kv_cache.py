@@ -72,13 +72,13 @@ def kv_cache(
 ) -> pl.LazyFrame:
     """The table `kv_cache`: model x framework x kv_dtype x context_tokens x n_gpus -> bytes.
 
-    `models`: model, model_type, n_layers, model_citation; `layers`, `llama_cpp_layers`: the tables; `storages`:
-    framework, parallel_mode, kv_dtype, k_bytes_per_element, v_bytes_per_element, kv_dtype_citation, the
-    columns of `engine_windows`, of `engine_cache.RULES` and of `attention_state.ENGINE_SETTINGS` (those
-    missing count as nulls). Out: needed_bytes and reserved_bytes on the fullest GPU, read_bytes and
-    start_read_bytes (what one token reads on all GPUs together, replicated heads and latents on each of them:
-    with the cache full, and with it empty, which is recurrent state only), reserve_flag (which flag changes
-    what is reserved).
+    `models`: model, model_type, n_layers, model_citation; `layers`, `llama_cpp_layers`: the tables;
+    `storages`: framework, parallel_mode, kv_dtype, k_bytes_per_element, v_bytes_per_element,
+    kv_dtype_citation, the columns of `engine_windows`, of `engine_cache.RULES` and of
+    `attention_state.ENGINE_SETTINGS` (those missing count as nulls). Out: needed_bytes and reserved_bytes
+    on the fullest GPU, read_bytes and start_read_bytes (what one token reads on all GPUs together,
+    replicated heads and latents on each of them: with the cache full, and with it empty, which is recurrent
+    state only), reserve_flag (which flag changes what is reserved).
     """
     wide = (
         with_missing(storages, RULES | ENGINE_SETTINGS)

@@ -45,9 +45,9 @@ def fullest_stage_fraction() -> pl.Expr:
 def weights_per_gpu_bytes() -> pl.Expr:
     """Bytes of weights on the GPU that holds most.
 
-    Reads n_gpus, parallel_mode, n_layers, body_bytes (all layers, experts included) and outside_bytes (what lies
-    outside the layers: output head, and the embedding where the engine keeps it on the GPU). Tensor parallel
-    cuts both evenly; layer split deals whole layers out and puts the head on the last GPU.
+    Reads n_gpus, parallel_mode, n_layers, body_bytes (all layers, experts included) and outside_bytes (what
+    lies outside the layers: output head, and the embedding where the engine keeps it on the GPU). Tensor
+    parallel cuts both evenly; layer split deals whole layers out and puts the head on the last GPU.
     """
     stages, ranks = pipeline_stages(), tensor_ranks()
     layer_bytes = pl.col("body_bytes") / pl.col("n_layers")

@@ -1,7 +1,7 @@
 """Bytes of a model's weights in a format, by role: exact where the tensors' types are known, else by density.
 
-How an engine places them (host or device, split over GPUs) is in `estimator.weights`; which tensors there are in
-`estimator.tensor_census`; the types of GGUF files in `estimator.gguf_files`. Pure polars.
+How an engine places them (host or device, split over GPUs) is in `estimator.weights`; which tensors there are
+in `estimator.tensor_census`; the types of GGUF files in `estimator.gguf_files`. Pure polars.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
-"""Every weight tensor of a model, from the shapes of its layers: name, part, shape, how many, how it is stored.
+"""Every weight tensor of a model, from the shapes of its layers: name, part, shape, number, storage.
 
-Pure polars over the columns of `estimator.layer_geometry`. One entry of `LAYER_TENSORS` or `MODEL_TENSORS` is one
-kind of tensor; a size that is null or 0 means that the tensor does not exist. Shapes multiply out what the
-reference implementation creates (Hugging Face transformers 5.24.0, `modeling_<type>.py`; DeepSeek-V4 after its
-own configuration). Names and cuts are those of a GGUF file (llama.cpp 0c1e57098, gguf-py/gguf/constants.py and
-conversion/), which holds the same numbers: a checkpoint cuts some tensors differently, never in other sizes.
-How many bytes a number takes does not belong here.
+Pure polars over the columns of `estimator.layer_geometry`. One entry of `LAYER_TENSORS` or `MODEL_TENSORS` is
+one kind of tensor; a size that is null or 0 means that the tensor does not exist. Shapes multiply out what
+the reference implementation creates (Hugging Face transformers 5.24.0, `modeling_<type>.py`; DeepSeek-V4
+after its own configuration). Names and cuts are those of a GGUF file (llama.cpp 0c1e57098,
+gguf-py/gguf/constants.py and conversion/), which holds the same numbers: a checkpoint cuts some tensors
+differently, never in other sizes. How many bytes a number takes does not belong here.
 """
 
 from __future__ import annotations
@@ -383,9 +383,9 @@ def _prediction_joining() -> list[Tensor]:
 
 
 LAYER_TENSORS: Final = (
-    *_attention(), *_latent_attention(), *_compressed_attention(), *_gated_delta(), *_kimi_delta(), *_lightning(),
-    *_mamba(), *_short_convolution(), *_residual_mixing(), *_feed_forward(), *_routed_experts(),
-    *_beside_experts(), *_per_layer_input(), *_norms(),
+    *_attention(), *_latent_attention(), *_compressed_attention(), *_gated_delta(), *_kimi_delta(),
+    *_lightning(), *_mamba(), *_short_convolution(), *_residual_mixing(), *_feed_forward(),
+    *_routed_experts(), *_beside_experts(), *_per_layer_input(), *_norms(),
 )  # fmt: skip
 
 

@@ -32,7 +32,8 @@ class MixRule(StrictRow):
         "attn_qkv", "expert", "any",
     ]  # fmt: skip
     layers: Literal[
-        "all", "first_2", "first_4", "first_eighth", "first_eighth_counted", "first_sixteenth", "middle", "more",
+        "all", "first_2", "first_4", "first_eighth", "first_eighth_counted", "first_sixteenth", "middle",
+        "more",
     ]  # fmt: skip
     gqa_min: PositiveShort | None = None
     n_experts: PositiveShort | None = None

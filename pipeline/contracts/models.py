@@ -121,8 +121,8 @@ class ModelRecord(Strict):
 
 
 def read_models(root: Path, log: FaultLog, use: CitationUse) -> dict[str, pl.DataFrame]:
-    """The tables `models`, `layers`, `llama_cpp_layers`, `tensors` and `quantize_facts` of all valid records, in the columns of their
-    dictionaries.
+    """The tables `models`, `layers`, `llama_cpp_layers`, `tensors` and `quantize_facts` of all valid records,
+    in the columns of their dictionaries.
 
     A faulty record is logged and left out of both. Faults: unknown fields, ids that differ only in case, a
     configuration that lacks a field the shapes need and does not list it under `missing`, an unknown

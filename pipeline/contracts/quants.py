@@ -51,8 +51,8 @@ class QuantRecord(Strict):
 
     A tensor type has a block layout or `exact_bpw`. A file mix has the density of the reference file, the
     target of its converter, measured files, or only a base type. Types left out are the format's own;
-    `unknown` says that nobody read how the tensor is stored. with_imatrix: such files are usually made with an
-    importance matrix.
+    `unknown` says that nobody read how the tensor is stored. with_imatrix: such files are usually made with
+    an importance matrix.
     """
 
     name: Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9._+-]*$")]

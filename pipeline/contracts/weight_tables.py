@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 import polars as pl
-from polars import selectors
 
 from estimator.checkpoint_bytes import checkpoint_bytes
 from estimator.gguf_files import gguf_files
@@ -18,9 +17,7 @@ def weight_tables(tables: Mapping[str, pl.DataFrame]) -> dict[str, pl.DataFrame]
     """`gguf_files` and `stored_weights` from models, tensors, quantize_facts, quants, the mix rules and the
     checkpoint recipes.
     """
-    named = {
-        name: frame.lazy().with_columns(selectors.enum().cast(pl.String)) for name, frame in tables.items()
-    }
+    named = {name: grid_tables.in_text(frame.lazy()) for name, frame in tables.items()}
     facts, quants = named["quantize_facts"], named["quants"]
     census = grid_tables.census(named["tensors"])
     files = conform(

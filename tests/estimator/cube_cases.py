@@ -65,7 +65,8 @@ MODEL: dict[str, Any] = {
     "n_experts": None, "n_experts_used": None, "ffn_size": 14336, "ffn_matrices": 3, "expert_ffn_size": None,
     "is_tied": False, "embedding_params": 525_336_576, "head_params": 525_336_576,
     "per_layer_embedding_params": 0, "body_params": 6_979_588_096, "expert_params": 0,
-    "vocab_size": 128_256, "active_params": 7_504_924_672, "native_context_tokens": 131_072, "model_citation": "llama",
+    "vocab_size": 128_256, "active_params": 7_504_924_672, "native_context_tokens": 131_072,
+    "model_citation": "llama",
 }  # fmt: skip
 _MODEL_SCHEMA = {
     name: pl.Boolean()

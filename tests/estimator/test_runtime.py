@@ -27,8 +27,12 @@ SHAPE: dict[str, Any] = {
     "attention_width": 4096.0,
     "absorbed_width": 0.0,
 }
-_SCHEMA = {"model": pl.String(), "is_moe": pl.Boolean(), "attention_width": pl.Float64(),
-           "absorbed_width": pl.Float64()}
+_SCHEMA = {
+    "model": pl.String(),
+    "is_moe": pl.Boolean(),
+    "attention_width": pl.Float64(),
+    "absorbed_width": pl.Float64(),
+}
 
 
 def needed(

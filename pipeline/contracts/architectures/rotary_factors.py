@@ -9,7 +9,7 @@ from pipeline.contracts.architectures.config_view import ConfigView
 
 
 def rope_factors(view: ConfigView) -> int:
-    """Numbers in the tensors `rope_freqs` or `rope_factors_long` and `_short`; 0 where the scaling has one factor.
+    """Numbers in the tensors `rope_freqs` or `rope_factors_long` and `_short`; 0 where one factor scales all.
 
     llama.cpp 0c1e57098: conversion/llama.py (llama3: one per pair of dimensions), conversion/phi.py and
     minicpm.py (longrope: both lists), conversion/gemma.py (proportional: pairs of the full layers' head).
