@@ -294,7 +294,7 @@ _NOT_ON_ONE_GPU: Final = ((pl.col("is_partial"), "partial offload"),)
 def _weights(settled: pl.LazyFrame, models: pl.LazyFrame, stored_weights: pl.LazyFrame) -> pl.LazyFrame:
     """Weights by the estimator's `weights`, for the distinct formats of the logs."""
     wanted = settled.select("model", "framework", "engine", "parallel_mode", "quant").drop_nulls().unique()
-    formats = wanted.drop("model").unique().with_columns(quant_citation=pl.lit(""))
+    formats = wanted.drop("model").unique().with_columns(quant_citation=pl.lit(""), mix_citation=pl.lit(""))
     counts = settled.select(n_gpus="ranks").unique()
     named = models.join(wanted.select("model").unique(), on="model").select(
         "model", "n_layers", "vocab_size", "n_experts", "n_experts_used", model_citation="citation"

@@ -9,6 +9,7 @@ from __future__ import annotations
 import polars as pl
 
 from estimator.parallel import weights_per_gpu_bytes
+from estimator.stored_weights import BY_TENSORS
 
 LLAMA_CPP_FAMILY = ("llama.cpp", "ik_llama.cpp")
 HOST_EMBEDDING_ENGINES = (*LLAMA_CPP_FAMILY, "exllamav3")
@@ -80,7 +81,8 @@ def weights(
     """The table `weights`: model x framework x quant x n_gpus.
 
     `stored`: the table stored_weights; `models`: model, n_layers, vocab_size, n_experts, n_experts_used,
-    model_citation; `formats`: framework, engine, parallel_mode, quant, quant_citation; `splits`: model,
+    model_citation; `formats`: framework, engine, parallel_mode, quant, quant_citation, mix_citation (of the
+    quant's mix rules, null where it has none; cited where the bytes come from them); `splits`: model,
     quant, n_gpus and fullest_bytes, the bytes on the fullest GPU where llama.cpp's layer split is known to
     the tensor; `n_gpus`: one column of counts. Bytes are whole numbers.
     """
@@ -88,6 +90,9 @@ def weights(
         stored.join(models, on="model")
         .join(formats, on="quant")
         .with_columns(
+            quant_citation=pl.when(pl.col("basis") == BY_TENSORS)
+            .then(pl.coalesce("mix_citation", "quant_citation"))
+            .otherwise("quant_citation"),
             device_bytes=device_bytes(),
             body_bytes=layer_bytes(),
             outside_bytes=outside_bytes(),

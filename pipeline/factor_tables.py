@@ -46,10 +46,17 @@ def weights_of(
     return weight_bytes.weights(
         named["stored_weights"],
         models.select("model", "n_layers", "vocab_size", "n_experts", "n_experts_used", "model_citation"),
-        formats.select("framework", "engine", "parallel_mode", "quant", "quant_citation"),
+        formats.select("framework", "engine", "parallel_mode", "quant", "quant_citation").join(
+            _mix_citations(named["gguf_mix_rules"]), on="quant", how="left"
+        ),
         splits.collect().lazy(),
         counts,
     )
+
+
+def _mix_citations(rules: pl.LazyFrame) -> pl.LazyFrame:
+    """quant, mix_citation: the source of the last rule of each file type, the one that always holds."""
+    return rules.sort("order").group_by("quant").agg(mix_citation=pl.col("citation").last())
 
 
 def kv_cache_at(

@@ -24,3 +24,5 @@ def version_key(version: str) -> tuple[int, int, int]:
 # Tables of millions of rows beside the cubes. DuckDB reads them where they lie, as the cubes; in SQLite
 # one is coded, and the rule of thumb, arithmetic over gpus and models, is left out.
 LARGE_TABLES = ("best_fit", "rule_of_thumb")
+# Left out of SQLite too: what `weights` is made of. A phone's copy of the answers does not need every tensor.
+PARTS_OF_WEIGHTS = ("gguf_files", "stored_weights", "tensors")

@@ -23,7 +23,10 @@ from warehouse.dictionary import Column, Table, table, table_names
 
 FILE_NAME = "tokcube.sqlite"
 CODED_TABLES = ("best_fit", "kv_cache", "runtime", "weights")
-OMITTED_TABLES = tuple(name for name in dataset.LARGE_TABLES if name not in CODED_TABLES)
+OMITTED_TABLES = (
+    *(name for name in dataset.LARGE_TABLES if name not in CODED_TABLES),
+    *dataset.PARTS_OF_WEIGHTS,
+)
 # What a measure is multiplied by to be stored as a whole number, by unit. Memory is published in thousandths
 # of a GiB; of speeds 3 significant figures stay exact down to 0.001, and 9 in 10 need 4 bytes instead of 8.
 SCALES = {"GiB": 1_000, "tok/s": 100_000}

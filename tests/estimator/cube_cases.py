@@ -261,7 +261,14 @@ def placed_weights(models: pl.LazyFrame, formats: pl.LazyFrame, n_gpus: pl.LazyF
     """The table `weights` of formats known by their density, dealt out evenly."""
     unsplit = {"model": pl.String, "quant": pl.String, "n_gpus": pl.Int64, "fullest_bytes": pl.Int64}
     known = models.select("model", "n_layers", "vocab_size", "n_experts", "n_experts_used", "model_citation")
-    placed = formats.select("framework", "engine", "parallel_mode", "quant", "quant_citation")
+    placed = formats.select(
+        "framework",
+        "engine",
+        "parallel_mode",
+        "quant",
+        "quant_citation",
+        mix_citation=pl.lit(None, pl.String),
+    )
     return weights(stored_table(models, formats), known, placed, pl.LazyFrame(schema=unsplit), n_gpus)
 
 
