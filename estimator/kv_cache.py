@@ -26,18 +26,6 @@ _SETTING = (
 )  # fmt: skip
 
 
-def window_cells(window_tokens: pl.Expr, context_tokens: pl.Expr) -> pl.Expr:
-    """Positions llama.cpp keeps of a sliding window or chunk: the windows of its slots and one micro-batch,
-    in whole steps.
-
-    Reads slots, window_slack_tokens and window_step_tokens. With a unified cache:
-    pad(min(C, W x slots + ubatch), 256) (llama-kv-cache-iswa.cpp at 0c1e57098). Null windows stay null.
-    """
-    step = pl.col("window_step_tokens")
-    cells = (window_tokens * pl.col("slots") + pl.col("window_slack_tokens") + step - 1) // step * step
-    return pl.when(window_tokens.is_not_null()).then(pl.min_horizontal(cells, context_tokens))
-
-
 def engine_windows(frameworks: pl.LazyFrame, steps: pl.LazyFrame) -> pl.LazyFrame:
     """Per framework, how it keeps windows and state: slots, window_slack_tokens, window_step_tokens,
     is_llama_cpp, ubatch_tokens, flash_attention, and the columns of `engine_cache.RULES`.

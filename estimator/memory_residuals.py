@@ -11,9 +11,8 @@ from typing import Final
 import polars as pl
 
 from estimator.attention_state import cached_positions, layer_kv_bytes, with_engine_settings
-from estimator.kv_cache import window_cells
 from estimator.llama_cpp_compute import compute_shapes, device_compute_bytes, with_coefficients
-from estimator.llama_cpp_context import with_llama_cpp_layers
+from estimator.llama_cpp_context import window_cells, with_llama_cpp_layers
 from estimator.weights import weights
 
 PARTS: Final = ("kv", "weights", "compute", "total")
@@ -21,7 +20,6 @@ BYTES_PER_MIB: Final = 2**20
 LLAMA_CPP_FAMILY: Final = ("llama.cpp", "ik_llama.cpp", "ollama")
 DEFAULT_UBATCH_TOKENS: Final = 512
 F16_BYTES: Final = 2.0
-CONTEXT_STEP_TOKENS: Final = 256
 # llama.cpp before 2025-06 sized its output for a whole batch (physics of the planner: n_outputs = n_batch).
 OUTPUT_TOKENS: Final = 2048
 # Embeddings that stay on the host are less than this of the weights; more means that layers stay there too.
@@ -188,7 +186,8 @@ def _logged_positions() -> pl.Expr:
     windows whole, the window else.
     """
     window, context = pl.col("window_tokens").cast(pl.Int64), pl.col("context_tokens")
-    cells = pl.when(pl.col("is_llama_cpp")).then(window_cells(window, context)).otherwise(cached_positions())
+    kept = pl.min_horizontal(window_cells(window), context)
+    cells = pl.when(pl.col("is_llama_cpp")).then(kept).otherwise(cached_positions())
     return (
         pl.when(window.is_null() | pl.col("keeps_windows_whole").fill_null(False))
         .then(context)
@@ -239,8 +238,9 @@ def _kv(settled: pl.LazyFrame, layers: pl.LazyFrame, llama_cpp_layers: pl.LazyFr
         context_tokens="judged_tokens",
         n_gpus="ranks",
         slots=pl.col("n_slots").fill_null(1).cast(pl.Int64),
-        window_slack_tokens=pl.col("ubatch_tokens").fill_null(DEFAULT_UBATCH_TOKENS).cast(pl.Int64),
-        window_step_tokens=pl.lit(CONTEXT_STEP_TOKENS, dtype=pl.Int64),
+        ubatch_tokens=pl.col("ubatch_tokens").fill_null(DEFAULT_UBATCH_TOKENS).cast(pl.Int64),
+        kv_unified=pl.lit(True),
+        swa_full=pl.lit(False),
     )  # fmt: skip
     used = pl.concat(
         [

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from estimator.engine_cache import RULES
-from estimator.kv_cache import engine_windows, kv_cache, window_cells
+from estimator.kv_cache import engine_windows, kv_cache
 from tests.estimator.cube_cases import (
     LLAMA_CPP,
     PROFILES,
@@ -240,23 +240,6 @@ def test_frameworks_of_one_setting_each_have_their_row() -> None:
     ).collect()
     assert found.get_column("framework").to_list() == ["koboldcpp"] * 2 + ["ollama"] * 2
     assert found.get_column("needed_bytes").to_list() == [4096 * 131_072, 8192 * 131_072] * 2
-
-
-@settings(max_examples=40)
-@given(
-    window=st.integers(1, 20_000),
-    slots=st.integers(1, 8),
-    slack=st.integers(0, 3000),
-    step=st.sampled_from([1, 16, 128, 256]),
-    blocks=st.integers(1, 600),
-)
-def test_cells_are_enough_and_whole(window: int, slots: int, slack: int, step: int, blocks: int) -> None:
-    context = 256 * blocks
-    engine = pl.DataFrame({"slots": [slots], "window_slack_tokens": [slack], "window_step_tokens": [step]})
-    cells = engine.select(window_cells(pl.lit(window), pl.lit(context))).item()
-    assert min(window, context) <= cells <= context
-    assert cells % step == 0
-    assert cells < window * slots + slack + step
 
 
 @settings(max_examples=10)

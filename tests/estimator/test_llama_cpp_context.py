@@ -9,7 +9,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from estimator.llama_cpp_context import context_bytes, fullest_context_bytes, with_llama_cpp_layers
+from estimator.llama_cpp_context import (
+    CELL_STEP,
+    context_bytes,
+    fullest_context_bytes,
+    window_cells,
+    with_llama_cpp_layers,
+)
 from tests.estimator.cube_cases import llama_cpp_frame
 
 MIB = 2**20
@@ -161,3 +167,19 @@ def test_bytes_grow_and_devices_add_up(
         assert one <= allocated(*layers, **{**here, name: larger})[0], name
     assert one <= allocated(*layers, **{**here, "flash_attention": False})[0]
     assert one <= allocated(*layers, **{**here, "swa_full": True})[0]
+
+
+@settings(max_examples=40)
+@given(
+    window=st.integers(1, 20_000),
+    slots=st.integers(1, 8),
+    ubatch=st.integers(0, 3000),
+    blocks=st.integers(1, 600),
+)
+def test_cells_are_enough_and_whole(window: int, slots: int, ubatch: int, blocks: int) -> None:
+    context = CELL_STEP * blocks
+    setting = SETTING | {"context_tokens": context, "slots": slots, "ubatch_tokens": ubatch}
+    cells = pl.DataFrame([setting]).select(window_cells(pl.lit(window))).item()
+    assert min(window, context) <= cells <= context
+    assert cells % CELL_STEP == 0
+    assert cells < window * slots + ubatch + CELL_STEP
