@@ -182,6 +182,7 @@ def with_totals(case: Case, rows: pl.DataFrame, gpu: dict[str, Any]) -> pl.DataF
 sizes = st.sampled_from([4.0, 8.0, 12.0, 16.0, 24.0, 48.0, 80.0])
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=25, suppress_health_check=[HealthCheck.too_slow])
 @given(cases(), sizes, st.floats(0, 1))
 def test_the_longest_context_fits_and_one_step_more_does_not(
@@ -209,6 +210,7 @@ def test_the_longest_context_fits_and_one_step_more_does_not(
         assert beyond.select((pl.col("total_gib") > pl.col("usable_gib")).all()).item()
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=15, suppress_health_check=[HealthCheck.too_slow])
 @given(cases(), sizes)
 def test_a_context_of_the_grid_fits_up_to_the_longest(case: Case, memory: float) -> None:
@@ -222,6 +224,7 @@ def test_a_context_of_the_grid_fits_up_to_the_longest(case: Case, memory: float)
     ).item()
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=15, suppress_health_check=[HealthCheck.too_slow])
 @given(cases(), sizes)
 def test_as_many_requests_fit_and_one_more_does_not(case: Case, memory: float) -> None:
