@@ -72,7 +72,7 @@ def test_every_size_of_the_tool_to_the_byte() -> None:
     assert wrong.select(*RECIPE, "tensor_bytes", "tensor_bytes_ours").rows() == []
 
 
-# Sizes by the tool for files whose shapes are not the published ones, with the fields that differ: the published
+# Sizes by the tool for files whose shapes are not the published ones, and the fields that differ: published
 # totals are met by a vocabulary of 32,768 (also Lightning-AI/litgpt#1845) and by 64 heads in sliding layers.
 OTHER_SHAPES = [
     ("mistralai/Mixtral-8x22B-v0.1", {"vocab_size": 32000}, "gguf/q4_k_m", 85591511040),
