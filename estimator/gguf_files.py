@@ -71,9 +71,9 @@ def gguf_files(
 
 
 def block_sizes(quants: pl.LazyFrame) -> pl.LazyFrame:
-    """tensor_type, block_size, block_bytes of the tensor types among `quants`."""
+    """tensor_type, block_size, block_bytes, row_overhead_bytes of the tensor types among `quants`."""
     known = quants.filter(pl.col("block_size").is_not_null())
-    return known.select("block_size", "block_bytes", tensor_type="quant")
+    return known.select("block_size", "block_bytes", "row_overhead_bytes", tensor_type="quant")
 
 
 def _by_role() -> list[pl.Expr]:

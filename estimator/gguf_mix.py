@@ -1,8 +1,9 @@
-"""Which type llama.cpp stores each tensor in, for every file type, and how many bytes its tensors take.
+"""Which type llama.cpp and ik_llama.cpp store each tensor in, for every file type, and in how many bytes.
 
 The choices themselves are facts, one rule per row in `sources/quants/gguf_mix_rules.csv`; here they meet the
 tensor census. How llama-quantize counts and compares is from llama.cpp 0c1e57098, src/llama-quant.cpp:
-`tensor_get_category`, `llama_tensor_get_type_impl`, `tensor_type_fallback`. Pure polars.
+`tensor_get_category`, `llama_tensor_get_type_impl`, `tensor_type_fallback`; for the types of ik_llama.cpp
+from 8337e4c, src/llama-quantize.cpp: `llama_tensor_get_type`. Pure polars.
 """
 
 from __future__ import annotations
@@ -13,19 +14,29 @@ import polars as pl
 
 from estimator.tensor_census import elements
 
-LAYER_WORDS: Final = ("all", "first_2", "first_4", "first_eighth", "first_eighth_counted", "first_sixteenth",
-                      "middle", "more")  # fmt: skip
+LAYER_WORDS: Final = ("all", "first", "first_2", "first_4", "first_eighth", "first_eighth_counted",
+                      "first_sixteenth", "middle", "more")  # fmt: skip
 _POSITIONS: Final = tuple(word for word in LAYER_WORDS if word != "all")
-_RULE_CONDITIONS: Final = ("gqa_min", "n_experts", "n_experts_min", "with_imatrix", "is_70b", "is_falcon",
-                           "is_before_2026", "row_not_multiple_of")  # fmt: skip
+_RULE_CONDITIONS: Final = ("gqa_min", "n_experts", "n_experts_min", "with_imatrix", "is_70b",
+                           "is_large_vocab_8b", "is_falcon", "is_before_2026",
+                           "row_not_multiple_of")  # fmt: skip
 CATEGORIES: Final = ("output", "token_embd", "attn_v", "attn_k", "attn_q", "attn_output", "ffn_up",
                      "ffn_gate", "ffn_down", "other")  # fmt: skip
-_CASE: Final = ("category", "row_length", "is_stacked", "is_fused_qkv", "gqa", "n_experts", "is_70b",
-                "is_falcon", *_POSITIONS)  # fmt: skip
+# Rules for some tensors only: the rule's word and the flag of the case that it asks for.
+_SUBJECT_FLAGS: Final = {"expert": "is_stacked", "attn_qkv": "is_fused_qkv", "tied_output": "is_tied",
+                         "shared_expert": "is_shared_expert", "named_attn_k": "is_named_attn_k",
+                         "named_attn_q": "is_named_attn_q"}  # fmt: skip
+_CASE: Final = ("category", "row_length", *_SUBJECT_FLAGS.values(), "gqa", "n_experts", "is_70b",
+                "is_large_vocab_8b", "is_falcon", *_POSITIONS)  # fmt: skip
 _ATTN_V: Final = ("attn_v", "attn_qkv", "attn_kv_b")
 # llm_type 70B: src/models/llama.cpp, qwen2.cpp, deci.cpp, olmo.cpp. Model types that convert to llama's code:
 # conversion/llama.py registers them.
 LAYERS_OF_70B: Final = 80
+# 8B, for rules that ask for it with a large vocabulary: ik_llama.cpp 8337e4c, src/llama-hparams.cpp.
+LAYERS_OF_8B: Final = 32
+LAYERS_OF_QWEN3_8B: Final = 36
+HIDDEN_OF_QWEN3_4B: Final = 2560
+LARGE_VOCABULARY: Final = 127_999
 LLAMA_TYPES: Final = (
     "llama",
     "mistral",
@@ -119,6 +130,7 @@ def _lies(word: str) -> pl.Expr:
     i, n = pl.col("index"), pl.col("of")
     eighth, last_eighth = n // 8, 7 * n // 8
     where = {
+        "first": pl.col("layer").fill_null(-1) == 0,
         "first_2": i < 2,
         "first_4": i < 4,
         "first_eighth": i < eighth,
@@ -172,12 +184,15 @@ def tensor_types(
     whole number of blocks, twice if need be. 16-bit file types have no fallback. `recipes`: which quant,
     with_imatrix, is_before_2026 to work out.
     """
-    facts = models.select("model", "gqa", "is_70b", "is_falcon", "only_experts_stack",
-                          n_experts=pl.col("n_experts").fill_null(0))  # fmt: skip
+    facts = models.select("model", "gqa", "is_tied", "is_70b", "is_large_vocab_8b", "is_falcon",
+                          "only_experts_stack", n_experts=pl.col("n_experts").fill_null(0))  # fmt: skip
     is_expert = pl.col("category").str.starts_with("ffn_")
     known = groups.join(facts, on="model").with_columns(
         is_stacked=(pl.col("n_matrices") > 1) & (is_expert | ~pl.col("only_experts_stack")),
         is_fused_qkv=pl.col("tensor") == "attn_qkv",
+        is_shared_expert=pl.col("tensor").str.ends_with("_shexp"),
+        is_named_attn_k=pl.col("tensor").str.contains("attn_k", literal=True),
+        is_named_attn_q=pl.col("tensor").str.contains("attn_q", literal=True),
     )
     cases = (
         known.select(_CASE)
@@ -190,17 +205,9 @@ def tensor_types(
     return (
         known.join(cases, on=_CASE)
         .join(decided, on="case")
-        .drop(
-            "case",
-            "gqa",
-            "is_70b",
-            "is_falcon",
-            "only_experts_stack",
-            "n_experts",
-            "is_stacked",
-            "is_fused_qkv",
-        )
-    )
+        .drop("case", "gqa", "n_experts", "is_70b", "is_large_vocab_8b", "is_falcon", "only_experts_stack",
+              *_SUBJECT_FLAGS.values())
+    )  # fmt: skip
 
 
 def _first_rules(cases: pl.LazyFrame, rules: pl.LazyFrame, recipes: pl.LazyFrame) -> pl.LazyFrame:
@@ -219,10 +226,12 @@ def _subjects() -> pl.Expr:
     """The categories a rule is about, as a list."""
     subject = pl.col("rule_tensor").cast(pl.String)
     return (
-        pl.when(subject.is_in(["any", "expert"]))
+        pl.when(subject.is_in(["any", "expert", "shared_expert", "named_attn_k", "named_attn_q"]))
         .then(pl.lit(list(CATEGORIES)))
         .when(subject == "attn_qkv")
         .then(pl.lit(["attn_v"]))
+        .when(subject == "tied_output")
+        .then(pl.lit(["output"]))
         .otherwise(pl.concat_list(subject))
     )
 
@@ -232,8 +241,7 @@ def _holds() -> pl.Expr:
     subject = pl.col("rule_tensor").cast(pl.String)
     layers = pl.col("layers").cast(pl.String)
     conditions = (
-        (subject != "expert") | pl.col("is_stacked"),
-        (subject != "attn_qkv") | pl.col("is_fused_qkv"),
+        *((subject != word) | pl.col(name) for word, name in _SUBJECT_FLAGS.items()),
         (layers == "all") | pl.any_horizontal(*[(layers == word) & pl.col(word) for word in _POSITIONS]),
         _given("gqa_min", pl.col("gqa") >= pl.col("rule_gqa_min")),
         _given("n_experts", pl.col("n_experts") == pl.col("rule_n_experts")),
@@ -241,7 +249,7 @@ def _holds() -> pl.Expr:
         _given("row_not_multiple_of", pl.col("row_length") % pl.col("rule_row_not_multiple_of") != 0),
         *(
             _given(name, pl.col(name) == pl.col(f"rule_{name}"))
-            for name in ("with_imatrix", "is_before_2026", "is_70b", "is_falcon")
+            for name in ("with_imatrix", "is_before_2026", "is_70b", "is_large_vocab_8b", "is_falcon")
         ),
     )
     return pl.all_horizontal(*conditions)
@@ -270,19 +278,23 @@ def fitting_types(chosen: pl.LazyFrame, fallbacks: pl.LazyFrame) -> pl.LazyFrame
 
 
 def typed_bytes(typed: pl.LazyFrame, tensor_types: pl.LazyFrame) -> pl.LazyFrame:
-    """Adds `bytes` of all matrices of a row: whole blocks of their type; null where the row does not fit.
+    """Adds `bytes` of all matrices of a row: whole blocks of their type and what it stores once per row; null
+    where the row does not fit.
 
-    `tensor_types`: tensor_type, block_size, block_bytes of the table quants.
+    `tensor_types`: tensor_type, block_size, block_bytes, row_overhead_bytes of the table quants.
     """
     fits = pl.col("row_length") % pl.col("block_size") == 0
     count = elements() * pl.col("n_tensors")
-    size = (count // pl.col("block_size") * pl.col("block_bytes")).cast(pl.Int64)
+    rows = pl.col("n_matrices") * pl.col("n_rows") * pl.col("n_tensors")
+    overhead = rows * pl.col("row_overhead_bytes").fill_null(0)
+    size = (count // pl.col("block_size") * pl.col("block_bytes") + overhead).cast(pl.Int64)
     return typed.join(tensor_types, on="tensor_type").with_columns(bytes=pl.when(fits).then(size))
 
 
 def quantize_facts(layers: pl.LazyFrame, models: pl.LazyFrame) -> pl.LazyFrame:
-    """What the rules ask of a whole model: model, is_tied, n_experts, gqa, is_70b, is_falcon and
-    only_experts_stack (Ling 3: rules for stacked tensors do not mean MLA's projections per head).
+    """What the rules ask of a whole model: model, is_tied, n_experts, gqa, is_70b, is_large_vocab_8b (8B or
+    70B with 127,999 tokens or more), is_falcon and only_experts_stack (Ling 3: rules for stacked tensors do
+    not mean MLA's projections per head).
 
     `layers`: LAYER_GEOMETRY; `models`: MODEL_GEOMETRY and model_type. gqa is heads per KV head of the first
     layer, where llama.cpp sees one KV head in MLA and none in a recurrent layer (hparams.n_gqa, converters'
@@ -318,8 +330,13 @@ def quantize_facts(layers: pl.LazyFrame, models: pl.LazyFrame) -> pl.LazyFrame:
         pl.col("model_type").is_in(["qwen2", "nemotron-nas", "deci", "olmo"])
         | (pl.col("model_type").is_in(LLAMA_TYPES) & (pl.col("first_heads") != pl.col("first_kv_heads")))
     )
+    is_8b = ((pl.col("layer_count") == LAYERS_OF_8B) & pl.col("model_type").is_in(LLAMA_TYPES)) | (
+        (pl.col("layer_count") == LAYERS_OF_QWEN3_8B) & (pl.col("model_type") == "qwen3")
+        & (pl.col("hidden_size") != HIDDEN_OF_QWEN3_4B)
+    )  # fmt: skip
     return models.join(counted, on="model").select(
         "model", "is_tied", "n_experts", gqa=gqa.fill_null(0), is_70b=is_70b,
+        is_large_vocab_8b=(is_8b | is_70b) & (pl.col("vocab_size") >= LARGE_VOCABULARY),
         is_falcon=pl.col("model_type") == "falcon",
         only_experts_stack=pl.col("model_type") == "bailing_hybrid",
     )  # fmt: skip

@@ -47,6 +47,8 @@ LAYER_GEOMETRY: Final[dict[str, type[pl.DataType]]] = {
     "latent_dim": pl.Int64,  # what the cache holds per token: kv_latent_dim + qk_rope_dim
     "index_n_heads": pl.Int64,
     "index_head_dim": pl.Int64,
+    "index_pool_tokens": pl.Int64,  # positions whose index keys a learned gate joins to one
+    "rope_key_norm_size": pl.Int64,  # norm of the shared rotary key
     "selected_tokens": pl.Int64,  # entries that the indexer lets a token attend to
     # compressed attention (DeepSeek-V4)
     "kv_compression": pl.Int64,  # positions per compressed entry
@@ -58,7 +60,8 @@ LAYER_GEOMETRY: Final[dict[str, type[pl.DataType]]] = {
     "linear_value_heads": pl.Int64,
     "linear_key_dim": pl.Int64,
     "linear_value_dim": pl.Int64,
-    "linear_gate_rank": pl.Int64,  # rank of the decay and output gates; 0: full matrices
+    "linear_gate_rank": pl.Int64,  # rank of the decay gate; 0: a full matrix
+    "linear_output_gate_rank": pl.Int64,  # rank of the output gate; null: that of the decay gate
     "conv_kernel": pl.Int64,
     # state space (Mamba); version 1 has dt_rank, version 2 has heads and groups
     "mamba_inner": pl.Int64,
@@ -82,6 +85,8 @@ LAYER_GEOMETRY: Final[dict[str, type[pl.DataType]]] = {
     "shared_ffn_size": pl.Int64,
     "shared_gate": pl.Boolean,
     "router_bias": pl.Boolean,
+    "token_route_rows": pl.Int64,  # rows of a table that gives every token its experts
+    "latent_expert_norm": pl.Boolean,  # a norm of what the experts of a latent MoE give
     "router_scale": pl.Boolean,  # a learned scale on the router's input and one per expert
     # norms of width hidden_size, and other small parts
     "n_norms": pl.Int64,
@@ -90,6 +95,7 @@ LAYER_GEOMETRY: Final[dict[str, type[pl.DataType]]] = {
     "altup_inputs": pl.Int64,
     "laurel_rank": pl.Int64,
     "residual_streams": pl.Int64,  # hyper-connections
+    "residual_scores": pl.Int64,  # attention over the residuals of earlier layers, so often per layer
     "n_scalars": pl.Int64,
     "scalars_in_metadata": pl.Boolean,  # GGUF writes them into its metadata, not as tensors
     # what the checkpoint stores as one matrix, which GGUF keeps as one
@@ -106,6 +112,7 @@ MODEL_GEOMETRY: Final[dict[str, type[pl.DataType]]] = {
     "model": pl.String,
     "hidden_size": pl.Int64,
     "vocab_size": pl.Int64,
+    "extra_embedding_rows": pl.Int64,  # rows of the embedding that are not in the vocabulary
     "is_tied": pl.Boolean,
     "head_bias": pl.Boolean,
     "n_positions_learned": pl.Int64,  # rows of a learned position table
@@ -117,6 +124,8 @@ MODEL_GEOMETRY: Final[dict[str, type[pl.DataType]]] = {
     "per_layer_input_size": pl.Int64,
     "altup_inputs": pl.Int64,
     "residual_streams": pl.Int64,
+    "residual_scores": pl.Int64,
+    "mtp_norms": pl.Int64,  # norms that join a prediction layer to the model; null: three
     "mtp_embedding_copies": pl.Int64,  # matrices of the embedding's size that a prediction layer stores
     "rope_factors": pl.Int64,  # numbers GGUF stores for a scaled rotary embedding
 }

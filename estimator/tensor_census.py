@@ -120,11 +120,15 @@ def _latent_attention() -> list[Tensor]:
         Tensor("indexer.attn_q_b", "mixer", index_heads * index_dim, rank),
         Tensor("indexer.attn_k", "mixer", index_dim, d),
         Tensor("indexer.proj", "mixer", index_heads, d),
+        Tensor("indexer.kpool_gate", "mixer", index_dim * has("index_pool_tokens"), d),
+        Tensor("indexer.kpool_ape", "mixer", size("index_pool_tokens") * has("index_head_dim"), index_dim,
+               storage="f32"),
         vector("indexer.k_norm", "norms", index_dim),
         vector("indexer.k_norm.bias", "norms", index_dim),
+        vector("attn_k_rope_norm", "norms", size("rope_key_norm_size")),
         vector("attn_q_a_norm", "norms", rank * here),
         vector("attn_kv_a_norm", "norms", latent * here),
-    ]
+    ]  # fmt: skip
 
 
 def _compressed_attention() -> list[Tensor]:
@@ -189,20 +193,19 @@ def _gated_delta() -> list[Tensor]:
 def _kimi_delta() -> list[Tensor]:
     """q, k, v with a convolution each; decay and output gates, low-rank or full; beta; output."""
     d, heads, here = pl.col("hidden_size"), size("linear_value_heads"), equals("linear_kind", "kimi_delta")
-    rank = size("linear_gate_rank") * here
+    decay = size("linear_gate_rank") * here
+    output = pl.coalesce("linear_output_gate_rank", size("linear_gate_rank")) * here
     width = _linear_widths()[1] * here
-    full = width * (rank == 0)
-    low = width * (rank > 0)
     kernel = size("conv_kernel")
     return [
         *(Tensor(f"attn_{one}", "mixer", width, d) for one in "qkv"),
         *(Tensor(f"ssm_conv1d_{one}", "mixer", width, kernel, storage="f32") for one in "qkv"),
-        Tensor("ssm_f_a", "mixer", rank, d),
-        Tensor("ssm_f_b", "mixer", low, rank),
-        Tensor("ssm_g_a", "mixer", rank, d),
-        Tensor("ssm_g_b", "mixer", low, rank),
-        Tensor("ssm_f", "mixer", full, d),
-        Tensor("ssm_g", "mixer", full, d),
+        Tensor("ssm_f_a", "mixer", decay, d),
+        Tensor("ssm_f_b", "mixer", width * (decay > 0), decay),
+        Tensor("ssm_g_a", "mixer", output, d),
+        Tensor("ssm_g_b", "mixer", width * (output > 0), output),
+        Tensor("ssm_f", "mixer", width * (decay == 0), d),
+        Tensor("ssm_g", "mixer", width * (output == 0), d),
         Tensor("ssm_beta", "mixer", heads * here, d),
         vector("ssm_a", "mixer", heads * here),
         vector("ssm_dt.bias", "mixer", width),
@@ -261,8 +264,8 @@ def _short_convolution() -> list[Tensor]:
 
 
 def _residual_mixing() -> list[Tensor]:
-    """AltUp and Laurel (Gemma 3n), hyper-connections around both halves of a layer (DeepSeek-V4), lone
-    scalars.
+    """AltUp and Laurel (Gemma 3n), hyper-connections around both halves of a layer (DeepSeek-V4), attention
+    over earlier residuals (Kimi-K3: a norm and a projection, of which GGUF stores the product), lone scalars.
     """
     d, inputs, streams = pl.col("hidden_size"), size("altup_inputs"), size("residual_streams")
     rank = size("laurel_rank")
@@ -278,6 +281,8 @@ def _residual_mixing() -> list[Tensor]:
         Tensor("laurel_r", "mixer", d * has("laurel_rank"), rank, storage="bf16"),
         Tensor("hc_fn", "mixer", 2 * mixes, streams * d, storage="f32"),
         vector("hc_base", "mixer", 2 * (mixes + 3 * has("residual_streams"))),
+        Tensor("res_score", "norms", size("residual_scores"), d, storage="f32"),
+        Tensor("res_norm", "norms", size("residual_scores"), d, storage="checkpoint_only"),
         vector("layer_output_scale", "mixer", scalars * (1 - kept)),
         vector("activation_scalars", "mixer", scalars * kept, storage="checkpoint_only"),
     ]
@@ -336,6 +341,8 @@ def _beside_experts() -> list[Tensor]:
         Tensor("ffn_gate_inp", "ffn", experts * (1 - kept), d, storage="f32"),
         Tensor("ffn_gate_inp", "ffn", experts * kept, d, storage="bf16"),
         vector("exp_probs_b", "ffn", experts * flag("router_bias")),
+        Tensor("ffn_gate_tid2eid", "ffn", size("token_route_rows"), size("n_experts_used"), storage="f32"),
+        vector("ffn_latent_norm", "norms", latent * flag("latent_expert_norm")),
         vector("ffn_gate_inp.scale", "ffn", d * scaled),
         vector("ffn_down_exps.scale", "ffn", experts * scaled),
     ]
@@ -367,16 +374,19 @@ def _norms() -> list[Tensor]:
 
 
 def _prediction_joining() -> list[Tensor]:
-    """What joins a prediction layer to the model: a projection of two hidden states to one, three norms
-    (DeepSeek-V3 report, 2.2), and copies of embedding and head where the checkpoint stores them.
+    """What joins a prediction layer to the model: a projection of two hidden states to one, its norms
+    (DeepSeek-V3 report, 2.2), the mixing of its residual streams (DeepSeek-V4), and copies of embedding and
+    head where the checkpoint stores them.
     """
     d = pl.col("hidden_size")
     joined = flag("is_mtp") * flag("joins_prediction")
     copies = joined * size("mtp_embedding_copies")
-    vocab = size("vocab_size")
+    vocab, streams = size("vocab_size"), size("head_streams") * joined
     return [
         Tensor("nextn.eh_proj", "model", d * joined, 2 * d),
-        Tensor("nextn.norms", "model", 3 * joined, d, storage="f32"),
+        Tensor("nextn.norms", "model", pl.col("mtp_norms").fill_null(3) * joined, d, storage="f32"),
+        Tensor("nextn.hc_head_fn", "model", streams, streams * d, storage="f32"),
+        vector("nextn.hc_head_base", "model", streams + (streams > 0)),
         Tensor("nextn.embed_tokens", "model", vocab * (copies > 0), d),
         Tensor("nextn.shared_head_head", "model", vocab * (copies > 1), d),
     ]
@@ -399,9 +409,10 @@ def _outside_layers() -> list[Tensor]:
     untied, bias = 1 - flag("is_tied"), flag("norm_bias")
     altup = (inputs - 1) * has("altup_inputs")
     rows = size("per_layer_vocab_size")
+    scores = size("residual_scores")
     padded = pl.max_horizontal(size("per_layer_padded_vocab_size"), rows) - rows
     return [
-        Tensor("token_embd", "embedding", vocab, d),
+        Tensor("token_embd", "embedding", vocab + size("extra_embedding_rows"), d),
         Tensor("position_embd", "embedding", size("n_positions_learned"), d, storage="f32"),
         Tensor("output", "head", vocab * untied, d),
         vector("output.bias", "head", vocab * flag("head_bias")),
@@ -419,6 +430,8 @@ def _outside_layers() -> list[Tensor]:
         Tensor("altup_unembd_proj", "model", d * (altup > 0), d, altup, "bf16"),
         Tensor("hc_head_fn", "model", streams, streams * d, storage="f32"),
         vector("hc_head_base", "model", streams + has("residual_streams")),
+        Tensor("output_res_score", "model", scores, d, storage="f32"),
+        Tensor("output_res_norm", "model", scores, d, storage="checkpoint_only"),
         vector("rope_freqs", "model", size("rope_factors"), storage="generated"),
     ]  # fmt: skip
 
@@ -437,11 +450,12 @@ def layer_tensors(layers: pl.LazyFrame) -> pl.LazyFrame:
 def prediction_tensors(layers: pl.LazyFrame, models: pl.LazyFrame) -> pl.LazyFrame:
     """What joins ONE prediction layer of every run that has a mixer: the columns `CENSUS`.
 
-    `models`: MODEL_GEOMETRY, of which vocab_size and mtp_embedding_copies are read.
+    `models`: MODEL_GEOMETRY, of which vocab_size, residual_streams and the columns mtp_... are read.
     """
-    joined = layers.filter("is_mtp").join(
-        models.select("model", "vocab_size", "mtp_embedding_copies"), on="model"
+    read = models.select(
+        "model", "vocab_size", "mtp_norms", "mtp_embedding_copies", head_streams="residual_streams"
     )
+    joined = layers.filter("is_mtp").join(read, on="model")
     marked = joined.with_columns(joins_prediction=pl.col("mixer") != "none")
     return _rows(marked, _prediction_joining())
 

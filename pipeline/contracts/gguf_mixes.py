@@ -29,17 +29,18 @@ class MixRule(StrictRow):
     order: PositiveShort
     tensor: Literal[
         "output", "token_embd", "attn_v", "attn_k", "attn_q", "attn_output", "ffn_down", "ffn_gate", "ffn_up",
-        "attn_qkv", "expert", "any",
+        "attn_qkv", "tied_output", "shared_expert", "named_attn_k", "named_attn_q", "expert", "any",
     ]  # fmt: skip
     layers: Literal[
-        "all", "first_2", "first_4", "first_eighth", "first_eighth_counted", "first_sixteenth", "middle",
-        "more",
+        "all", "first", "first_2", "first_4", "first_eighth", "first_eighth_counted", "first_sixteenth",
+        "middle", "more",
     ]  # fmt: skip
     gqa_min: PositiveShort | None = None
     n_experts: PositiveShort | None = None
     n_experts_min: PositiveShort | None = None
     with_imatrix: bool | None = None
     is_70b: bool | None = None
+    is_large_vocab_8b: bool | None = None
     is_falcon: bool | None = None
     is_before_2026: bool | None = None
     row_not_multiple_of: PositiveInt | None = None
@@ -78,8 +79,8 @@ def read_gguf_mixes(
 
 
 def _has_condition(rule: dict[str, Any]) -> bool:
-    conditions = ("gqa_min", "n_experts", "n_experts_min", "with_imatrix", "is_70b", "is_falcon",
-                  "is_before_2026", "row_not_multiple_of")  # fmt: skip
+    conditions = ("gqa_min", "n_experts", "n_experts_min", "with_imatrix", "is_70b",
+                  "is_large_vocab_8b", "is_falcon", "is_before_2026", "row_not_multiple_of")  # fmt: skip
     return any(rule[name] is not None for name in conditions)
 
 

@@ -91,7 +91,10 @@ def _model(view: ConfigView, traits: Traits) -> Shapes:
         "per_layer_input_size": per_layer,
         "altup_inputs": view.optional("altup_num_inputs"),
         "residual_streams": view.optional("hc_mult") if traits.hyper_head else 0,
-        "mtp_embedding_copies": traits.mtp_embedding_copies,
+        "residual_scores": int(view.optional("attn_res_block_size") > 0),
+        "extra_embedding_rows": traits.extra_embedding_rows,
+        "mtp_norms": traits.mtp_norms,
+        "mtp_embedding_copies": int(view.get("mtp_embedding_copies", traits.mtp_embedding_copies)),
         "rope_factors": rope_factors(view),
     }
 
@@ -133,6 +136,7 @@ def _layer(view: ConfigView, traits: Traits, mixer: str, ffn: str, layer: int, n
         "altup_inputs": view.optional("altup_num_inputs"),
         "laurel_rank": view.optional("laurel_rank"),
         "residual_streams": view.optional("hc_mult"),
+        "residual_scores": 2 if view.optional("attn_res_block_size") else 0,
         "n_scalars": 2 if mixer == "cross" else traits.scalars,
     }
 
@@ -205,14 +209,30 @@ def _mtp_layers(view: ConfigView, traits: Traits) -> list[Shapes]:
     blocks = mtp_block_pattern(view)
     if traits.mixers == "blocks":
         return [_block(view, traits, mixer, ffn, 0) | {"is_mtp": True} for mixer, ffn in blocks]
-    count = view.optional("n_mtp_layers")
+    count = view.optional("n_mtp_layers") if view.get("n_mtp_layers") is not None else traits.mtp_layers
     n_layers = view.optional("n_layers")
     if not count or not n_layers or view.missing:
         return []
-    last = n_layers - 1
-    ffn = "moe" if view.get("n_experts") else "dense"
-    layer = _layer(view, traits, "full", ffn, last, n_layers) | {"is_mtp": True}
-    return [layer] * count
+    ffn = traits.mtp_ffn or ("moe" if view.get("n_experts") else "dense")
+    own_indexer = {name: value for name, value in view.config.items() if name != "indexer_types"}
+    own = ConfigView(own_indexer, view.missing)
+    layer = _layer(own, traits, traits.mtp_mixer, ffn, _mtp_position(view, traits, n_layers), n_layers)
+    streams = layer["residual_streams"] if traits.hyper_head else 0
+    return [layer | {"is_mtp": True, "residual_streams": streams}] * count
+
+
+def _mtp_position(view: ConfigView, traits: Traits, n_layers: int) -> int:
+    """Where in the configuration's lists a prediction layer is described: after the last layer if they go so
+    far, else at the last layer with its mixer.
+    """
+    if len(view.get("compress_ratios") or ()) > n_layers:
+        return n_layers
+    alike = [
+        layer
+        for layer, mixer in enumerate(mixer_pattern(view, traits, n_layers))
+        if mixer == traits.mtp_mixer
+    ]
+    return alike[-1] if alike else n_layers - 1
 
 
 def _runs(layers: list[Shapes]) -> list[Shapes]:

@@ -7,8 +7,10 @@ of a header alone.
 
 from __future__ import annotations
 
+import json
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import polars as pl
 import pytest
@@ -16,6 +18,8 @@ import pytest
 from estimator.gguf_files import device_bytes, gguf_files
 from pipeline.contracts.citing import CitationUse
 from pipeline.contracts.faults import FaultLog
+from pipeline.contracts.hugging_face_config import interpret
+from pipeline.contracts.model_tables import counted_layers, quantize_facts_table, tensors_table
 from pipeline.contracts.models import read_models
 from pipeline.contracts.quants import read_quants
 from pipeline.grid_tables import census, in_text
@@ -25,7 +29,19 @@ GOLDEN = Path(__file__).parents[1] / "golden"
 MIB = 2**20
 TOOL = pl.read_csv(GOLDEN / "llama_quantize.csv")
 DEVICES = pl.read_csv(GOLDEN / "llama_cpp_devices.csv")
-NAMED = pl.concat([TOOL.select("model"), DEVICES.select("model")]).unique()
+# What llama-bench of ik_llama.cpp prints as model size (sources/file_sizes/ikawrakow.csv), for files that its
+# llama-quantize made without options: quant, model, with an importance matrix, size, unit.
+IK = pl.DataFrame(
+    [
+        ("ik/iq2_ks", "meta-llama/Llama-3.1-8B-Instruct", True, 2.30, 2**30),
+        ("ik/iq4_ks", "meta-llama/Llama-3.1-8B-Instruct", True, 4.14, 2**30),
+        ("ik/q8_k_r8", "meta-llama/Llama-3.1-8B-Instruct", False, 7.56, 2**30),
+        ("ik/iq2_bn", "microsoft/bitnet-b1.58-2B-4T", False, 934.16, 2**20),
+    ],
+    schema=["quant", "model", "with_imatrix", "printed", "unit"],
+    orient="row",
+)
+NAMED = pl.concat([TOOL.select("model"), DEVICES.select("model"), IK.select("model")]).unique()
 RECIPE = ["model", "quant", "with_imatrix", "with_mtp"]
 
 
@@ -54,6 +70,41 @@ def test_every_size_of_the_tool_to_the_byte() -> None:
     met = TOOL.join(today, on=RECIPE, how="left", suffix="_ours", validate="1:1")
     wrong = met.filter(pl.col("tensor_bytes").ne_missing(pl.col("tensor_bytes_ours")))
     assert wrong.select(*RECIPE, "tensor_bytes", "tensor_bytes_ours").rows() == []
+
+
+# Sizes by the tool for files whose shapes are not the published ones, and the fields that differ: published
+# totals are met by a vocabulary of 32,768 (also Lightning-AI/litgpt#1845) and by 64 heads in sliding layers.
+OTHER_SHAPES = [
+    ("mistralai/Mixtral-8x22B-v0.1", {"vocab_size": 32000}, "gguf/q4_k_m", 85591511040),
+    ("mistralai/Mixtral-8x22B-v0.1", {"vocab_size": 32000}, "gguf/iq3_xxs", 57766440960),
+    ("poolside/Laguna-XS.2", {"num_attention_heads_per_layer": None}, "gguf/q4_k_m", 20128463872),
+    ("poolside/Laguna-XS.2", {"num_attention_heads_per_layer": None}, "gguf/iq3_xxs", 13493220352),
+]
+
+
+@pytest.mark.parametrize(("model", "changes", "quant", "tensor_bytes"), OTHER_SHAPES)
+def test_sizes_of_files_made_from_other_shapes(
+    model: str, changes: dict[str, Any], quant: str, tensor_bytes: int
+) -> None:
+    record = json.loads((SOURCES / "models" / f"{model}.json").read_text(encoding="utf-8"))
+    shapes = {model: interpret(record["config"] | changes)}
+    layers = counted_layers(shapes)
+    lazy = known()
+    made = gguf_files(
+        census(in_text(tensors_table(shapes, layers).lazy())), quantize_facts_table(shapes, layers).lazy(),
+        lazy["gguf_mix_rules"].filter(pl.col("quant") == quant), lazy["gguf_fallbacks"], lazy["quants"],
+    ).filter(~pl.col("is_before_2026"), ~pl.col("with_imatrix")).collect()  # fmt: skip
+    assert made["tensor_bytes"].to_list() == [tensor_bytes]
+
+
+def test_sizes_that_ik_llama_cpp_prints() -> None:
+    today = files().filter(~pl.col("is_before_2026"), ~pl.col("with_mtp"))
+    met = IK.join(today, on=["model", "quant", "with_imatrix"], validate="1:1").with_columns(
+        ours=pl.col("tensor_bytes") / pl.col("unit")
+    )
+    assert met.height == IK.height
+    half_a_digit = 0.005
+    assert met.filter((pl.col("ours") - pl.col("printed")).abs() > half_a_digit).is_empty(), met
 
 
 def test_roles_add_up_and_prediction_layers_are_apart() -> None:

@@ -37,6 +37,11 @@ MANY: Shapes = {
     "shared_ffn_size": 512,
 }  # fmt: skip
 FUSED: Shapes = {**DENSE, "fused_qkv": True}
+LATENT: Shapes = {
+    "mixer": "mla", "ffn": "moe", "hidden_size": 2048, "n_heads": 16, "k_head_dim": 192, "v_head_dim": 128,
+    "q_latent_dim": 512, "kv_latent_dim": 512, "qk_nope_dim": 128, "qk_rope_dim": 64, "ffn_matrices": 3,
+    "n_experts": 64, "n_experts_used": 6, "expert_ffn_size": 512, "shared_ffn_size": 1024, "n_norms": 2,
+}  # fmt: skip
 
 
 @cache
@@ -86,8 +91,9 @@ def stays(tensors: pl.LazyFrame) -> pl.DataFrame:
 
 def choices(frame: pl.DataFrame, quant: str, imatrix: bool = False, before_2026: bool = False) -> Types:
     """Per tensor, how many are stored in which type."""
+    name = quant if "/" in quant else f"gguf/{quant}"
     here = frame.filter(
-        (pl.col("quant").cast(pl.String) == f"gguf/{quant}")
+        (pl.col("quant").cast(pl.String) == name)
         & (pl.col("with_imatrix") == imatrix)
         & (pl.col("is_before_2026") == before_2026)
     )
@@ -95,6 +101,47 @@ def choices(frame: pl.DataFrame, quant: str, imatrix: bool = False, before_2026:
     for name, chosen, count in here.select("tensor", "tensor_type", "n_tensors").rows():
         found.setdefault(name, Counter())[str(chosen).removeprefix("ggml/")] += count
     return {name: dict(counts) for name, counts in found.items()}
+
+
+def test_ik_iq4_ks_and_iq2_k_of_a_dense_model(dense: pl.DataFrame) -> None:
+    plain = {name: {"ik/iq4_ks": 8} for name in ("attn_q", "attn_k", "attn_output", "ffn_gate", "ffn_up")}
+    assert choices(dense, "ik/iq4_ks") == plain | {
+        "token_embd": {"ik/iq4_ks": 1}, "output": {"q6_k": 1}, "attn_v": {"ik/iq5_k": 8},
+        "ffn_down": {"q5_k": 1, "ik/iq4_ks": 7},
+    }  # fmt: skip
+    assert choices(dense, "ik/iq4_ks", imatrix=True)["ffn_down"] == {"ik/iq4_ks": 8}
+    low = choices(dense, "ik/iq2_k")
+    assert (low["output"], low["attn_v"], low["attn_output"]) == (
+        {"q5_k": 1}, {"ik/iq4_k": 8}, {"ik/iq3_k": 8}
+    )  # fmt: skip
+
+
+def test_ik_gives_a_tied_embedding_a_type_of_its_own() -> None:
+    tied = typed([DENSE] * 8, is_tied=True)
+    assert choices(tied, "ik/iq2_k")["token_embd"] == {"ik/iq4_k": 1}
+    assert choices(tied, "ik/iq4_kss")["token_embd"] == {"ik/iq5_k": 1}
+    assert choices(tied, "ik/iq4_k")["token_embd"] == {"q6_k": 1}
+
+
+def test_ik_keys_of_mixtures_by_name_and_layer_0_of_iq2_kt(many_experts: pl.DataFrame) -> None:
+    mixed = choices(many_experts, "ik/iq2_kt")
+    assert mixed["attn_q"] == mixed["attn_k"] == {"q4_k": 8}
+    assert mixed["ffn_down_exps"] == {"ik/iq3_k": 1, "ik/iq2_kt": 7}
+    assert mixed["ffn_up_exps"] == {"ik/iq3_k": 1, "ik/iq2_kt": 7}
+    assert mixed["ffn_up_shexp"] == {"ik/iq3_k": 1, "ik/iq4_k": 7}
+    latent = typed([{**LATENT}] * 2, model_type="deepseek_v3")
+    by_name = choices(latent, "ik/iq4_k")
+    assert by_name["attn_kv_a_mqa"] == by_name["attn_k_b"] == {"q8_0": 2}
+    assert by_name["attn_v_b"] == by_name["attn_q_a"] == {"ik/iq4_k": 2}
+
+
+def test_ik_gives_8b_models_with_a_large_vocabulary_smaller_queries() -> None:
+    small = typed([DENSE] * 32)
+    large = typed([DENSE] * 32, vocab_size=128256)
+    assert choices(small, "ik/iq5_k")["attn_q"] == {"ik/iq5_k": 32}
+    assert choices(large, "ik/iq5_k")["attn_q"] == {"ik/iq4_k": 32}
+    assert choices(large, "ik/iq5_k")["attn_v"] == {"ik/iq6_k": 32}
+    assert choices(large, "q5_k_s") == choices(small, "q5_k_s")
 
 
 @pytest.fixture(scope="module")
@@ -321,7 +368,7 @@ def test_prediction_layers_shift_the_count_of_layers() -> None:
 
 def test_bytes_are_whole_blocks_and_vectors_are_32_bit(dense: pl.DataFrame) -> None:
     sizes = tables()["quants"].filter(pl.col("block_size").is_not_null())
-    blocks = sizes.select(tensor_type="quant", block_size="block_size", block_bytes="block_bytes")
+    blocks = sizes.select("block_size", "block_bytes", "row_overhead_bytes", tensor_type="quant")
     sized = typed_bytes(dense.lazy(), blocks.lazy()).collect()
     here = sized.filter(
         (pl.col("quant").cast(pl.String) == "gguf/q8_0") & ~pl.col("with_imatrix") & ~pl.col("is_before_2026")

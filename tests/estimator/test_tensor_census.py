@@ -171,6 +171,30 @@ def test_kimi_delta_attention() -> None:  # Kimi-Linear-48B: 32 heads of 128, ga
     }  # fmt: skip
 
 
+def test_kimi_k3_gates_its_output_at_full_rank_and_attends_to_earlier_residuals() -> None:
+    shapes: Shapes = {
+        "mixer": "linear", "ffn": "none", "hidden_size": 7168, "linear_kind": "kimi_delta",
+        "linear_key_heads": 96, "linear_value_heads": 96, "linear_key_dim": 128, "linear_value_dim": 128,
+        "linear_gate_rank": 128, "linear_output_gate_rank": 0, "conv_kernel": 4, "residual_scores": 2,
+    }  # fmt: skip
+    kimi = layer(**shapes)
+    assert kimi["ssm_f_a"] == (1, 128, 7168)
+    assert kimi["ssm_f_b"] == (1, 12288, 128)
+    assert kimi["ssm_g"] == (1, 12288, 7168)
+    assert not {"ssm_f", "ssm_g_a", "ssm_g_b"} & set(kimi)
+    assert kimi["res_score"] == kimi["res_norm"] == (1, 2, 7168)  # GGUF keeps their product only
+    assert storages(["res_score", "res_norm"], **shapes) == ["f32", "checkpoint_only"]
+    outside = model([shapes], residual_scores=1)
+    assert outside["output_res_score"] == outside["output_res_norm"] == (1, 1, 7168)
+
+
+def test_an_indexer_may_pool_its_keys_by_a_learned_gate() -> None:  # GLM-5.3-Flash: 16 positions
+    pooled = layer(**MLA, index_n_heads=32, index_head_dim=128, index_pool_tokens=16)
+    assert pooled["indexer.kpool_gate"] == (1, 128, 7168)
+    assert pooled["indexer.kpool_ape"] == (1, 16, 128)
+    assert "indexer.kpool_gate" not in layer(**MLA, index_pool_tokens=16)
+
+
 def test_mamba_of_both_versions() -> None:
     first = layer(  # mamba-2.8b: inner 5120, state 16, rank 160
         mixer="mamba", ffn="none", hidden_size=2560, mamba_inner=5120, mamba_state=16, mamba_dt_rank=160,
@@ -313,6 +337,28 @@ def test_a_prediction_layer_brings_a_joining_matrix_and_copies() -> None:  # GLM
     }  # fmt: skip
 
 
+def test_a_prediction_layer_mixes_its_streams_at_its_head() -> None:  # DeepSeek-V4; ERNIE-4.5 has two norms
+    layers = [LLAMA, LLAMA | {"is_mtp": True}]
+    frame = counted(layers, vocab_size=1000, residual_streams=4, mtp_norms=2)
+    joining = frame.filter(pl.col("tensor").str.starts_with("nextn"))
+    assert shapes_of(joining) == {
+        "nextn.eh_proj": (1, 4096, 8192), "nextn.norms": (1, 2, 4096),
+        "nextn.hc_head_fn": (1, 4, 16384), "nextn.hc_head_base": (1, 1, 5),
+    }  # fmt: skip
+
+
+def test_a_table_may_give_every_token_its_experts() -> None:  # DeepSeek-V4-Flash, first three layers
+    by_token = layer(**MLA | {"router_bias": False, "token_route_rows": 129280, "n_experts_used": 6})
+    assert by_token["ffn_gate_tid2eid"] == (1, 129280, 6)
+    assert "exp_probs_b" not in by_token
+
+
+def test_the_embedding_may_be_longer_than_the_vocabulary() -> None:  # Llama-3.2-11B-Vision
+    longer = model([LLAMA], vocab_size=128256, is_tied=False, extra_embedding_rows=8)
+    assert longer["token_embd"] == (1, 128264, 4096)
+    assert longer["output"] == (1, 128256, 4096)
+
+
 def test_words_and_columns() -> None:
     frame = counted([LLAMA, MLA, GEMMA_3N])
     assert tuple(frame.columns) == CENSUS
@@ -323,7 +369,7 @@ def test_words_and_columns() -> None:
 SIZES = ("n_heads", "n_kv_heads", "k_head_dim", "v_head_dim", "q_norm_size", "ffn_size", "n_experts",
          "expert_ffn_size", "shared_ffn_size", "kv_latent_dim", "qk_nope_dim", "qk_rope_dim", "q_latent_dim",
          "mamba_inner", "mamba_state", "mamba_heads", "mamba_groups", "conv_kernel", "n_norms", "n_sinks",
-         "per_layer_input_size", "altup_inputs", "laurel_rank", "n_scalars")  # fmt: skip
+         "per_layer_input_size", "altup_inputs", "laurel_rank", "n_scalars", "residual_scores")  # fmt: skip
 FLAGS = ("qkv_bias", "o_bias", "ffn_bias", "expert_bias", "router_bias", "shared_gate", "norm_bias",
          "conv_bias", "fused_qkv", "fused_gate_up", "fused_expert_gate_up", "keeps_router_type")  # fmt: skip
 # The other sizes decide which kind of part a layer has (MLA for heads, one Mamba for the other).

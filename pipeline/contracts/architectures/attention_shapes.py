@@ -103,6 +103,8 @@ def _latent(view: ConfigView, traits: Traits, mixer: str, layer: int) -> Shapes:
         "latent_dim": rank + rope,
         "index_n_heads": view.optional("index_n_heads") if indexed else 0,
         "index_head_dim": view.optional("index_head_dim") if indexed else 0,
+        "index_pool_tokens": view.optional("index_kpool") if indexed else 0,
+        "rope_key_norm_size": rope if traits.rope_key_norm else 0,
         "selected_tokens": view.get("index_topk") if mixer != "sliding" else None,
         "output_gate_size": heads if traits.output_gate == "head" else 0,
     }

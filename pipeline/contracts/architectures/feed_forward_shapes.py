@@ -46,6 +46,7 @@ def _expert_shapes(view: ConfigView, traits: Traits, layer: int) -> Shapes:
     written = view.get("expert_ffn_size")
     width = view.at_layer("expert_ffn_size" if written is not None else "ffn_size", layer)
     latent = view.get("moe_latent_size", view.get("routed_expert_hidden_size"))
+    by_token = layer < view.optional("num_hash_layers")  # DeepSeek-V4: a table gives every token its experts
     shapes: Shapes = {
         "n_experts": view.number("n_experts"),
         "n_experts_used": view.at_layer("n_experts_used", layer),
@@ -54,7 +55,9 @@ def _expert_shapes(view: ConfigView, traits: Traits, layer: int) -> Shapes:
         "expert_bias": traits.expert_bias,
         "shared_ffn_size": _shared_size(view, traits, layer, width),
         "shared_gate": traits.shared_gate,
-        "router_bias": traits.router_bias,
+        "router_bias": traits.router_bias and not by_token,
+        "token_route_rows": view.number("vocab_size") if by_token else 0,
+        "latent_expert_norm": bool(latent) and view.flag("latent_moe_use_norm"),
         "router_scale": traits.router_scale,
     }
     if traits.dense_beside_experts:

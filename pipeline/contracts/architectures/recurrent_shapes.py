@@ -34,8 +34,10 @@ def _linear_shapes(view: ConfigView, traits: Traits) -> Shapes:
         dim = view.get("linear_attn_config.head_dim", view.get("linear_head_dim"))
         if heads is None or dim is None:
             view.missing.add("linear_attn_config")
-        rank = {"linear_gate_rank": (dim or 0) if traits.linear_gate == "low_rank" else 0}
-        return _same_heads("kimi_delta", heads or 0, dim or 0, view.number("conv_kernel")) | rank
+        ranks = {"linear_gate_rank": (dim or 0) if traits.linear_gate == "low_rank" else 0}
+        if view.flag("linear_attn_config.use_full_rank_gate"):
+            ranks["linear_output_gate_rank"] = 0
+        return _same_heads("kimi_delta", heads or 0, dim or 0, view.number("conv_kernel")) | ranks
     return _same_heads("lightning", view.number("n_heads"), view.number("head_dim"), 0)
 
 

@@ -62,6 +62,12 @@ class Traits:
     scalars_in_metadata: bool = False
     keeps_shared_kv_weights: bool = False
     fused: tuple[str, ...] = ()
+    extra_embedding_rows: int = 0
+    rope_key_norm: bool = False
+    mtp_layers: int = 0
+    mtp_mixer: str = "full"
+    mtp_ffn: str = ""
+    mtp_norms: int = 3
     mtp_embedding_copies: int = 0
     needs: tuple[str, ...] = ()
 
