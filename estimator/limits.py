@@ -23,7 +23,7 @@ REQUEST_TOKENS = 8192
 FARTHEST_KNOTS = (2**22, 2**26)  # beyond the last kink everything is one line; no model goes farther
 UNITS_PER_GIB = 10**GIB_DECIMALS  # memory is published in thousandths of a GiB
 _LINE_TOLERANCE_BYTES = 2  # cache bytes are rounded up to whole bytes at each context
-_SETTING = ("model", "framework", "backend", "kv_dtype", "n_gpus")
+_SETTING = ("model", "framework", "backend", "kv_dtype", "n_gpus", "at_least_gib")
 _KNOT = ("context", "kv_bytes", "kv_step_bytes", "runtime_bytes", "runtime_step_bytes", "steps")
 
 
@@ -64,9 +64,22 @@ def knot_contexts(
         .join(windows, how="cross")
         .select("framework", context_tokens=full)
     )
+    flight = _in_flight(engines, framework_steps).join(windows, how="cross").select(
+        "framework", context_tokens=pl.col("window_tokens") - 1 + pl.col("in_flight_tokens")
+    )  # fmt: skip
     bare = engines.select("framework").join(windows, how="cross").rename({"window_tokens": "context_tokens"})
-    windowed = pl.concat([plain, _around(cells, frameworks), _around(bare, frameworks)])
+    windowed = pl.concat([plain, *(_around(full, frameworks) for full in (cells, bare, flight))])
     return _distinct(plain), _distinct(windowed)
+
+
+def _in_flight(engines: pl.LazyFrame, framework_steps: pl.LazyFrame) -> pl.LazyFrame:
+    """framework, in_flight_tokens: prompt tokens beside a window, at every step of the engines that state it."""
+    step = framework_steps.filter(pl.col("setting") == "prefill_tokens").with_columns(
+        smallest=pl.col("value").sort_by("at_least").first().over("framework")
+    )
+    flying = engines.filter(pl.col("in_flight_tokens") > 0).select("framework", "in_flight_tokens")
+    times = (pl.col("in_flight_tokens") * pl.col("value") / pl.col("smallest")).cast(pl.Int64)
+    return flying.join(step, on="framework").select("framework", in_flight_tokens=times).unique()
 
 
 def _around(bends: pl.LazyFrame, frameworks: pl.LazyFrame) -> pl.LazyFrame:
@@ -100,13 +113,15 @@ def limit_recipes(
     kv_cache: pl.LazyFrame,
     runtime: pl.LazyFrame,
     steps: pl.LazyFrame,
+    sizes: pl.LazyFrame,
     smallest_of_cube: int,
     extended_context_factor: int,
 ) -> LimitRecipes:
     """Everything that does not depend on the GPU.
 
     The inputs are those of `recipes.recipes`; `kv_cache` and `runtime` hold the knots too (see
-    `knot_contexts`), `steps`: `context_steps`, `formats` also `serves`. A recipe is here where the cube has a
+    `knot_contexts`) and every step of an engine (`gpu_steps.at_every_size`), `sizes`: those steps, `steps`:
+    `context_steps`, `formats` also `serves`. A recipe is here once per step, see `at_size`. A recipe is here where the cube has a
     row of it: where `smallest_of_cube`, the grid's smallest context, is within the model's reach.
     """
     strides = _model_strides(layers)
@@ -120,18 +135,22 @@ def limit_recipes(
         .join(reach, on="model", how="semi")
         .join(steps, on="framework")
         .join(strides, on="model", how="left")
+        .join(sizes, on="framework", how="left")
+        .with_columns(pl.col("at_least_gib").fill_null(0))
         .with_columns(step_tokens=pl.max_horizontal("step_tokens", "stride_tokens").cast(pl.Int64))
     )  # fmt: skip
     knots, lines = _knots(wanted, kv_cache, runtime)
     recipes = (
         settings.join(formats, on=["framework", "kv_dtype"])
+        .join(sizes, on="framework", how="left")
+        .with_columns(pl.col("at_least_gib").fill_null(0))
         .join(refused, on=["framework", "quant", "model", "n_gpus"], how="anti")
         .join(weights.select("model", "framework", "quant", "n_gpus", "weights_bytes"),
               on=["model", "framework", "quant", "n_gpus"])
         .join(reach, on="model")
         .join(lines.lazy(), on=list(_SETTING))
         .select(
-            *KEY, "format", "arch_min",
+            *KEY, "at_least_gib", "format", "arch_min",
             pl.col("memory_utilization").cast(pl.Float32),
             pl.col("reach_tokens").cast(pl.Float64),
             pl.col("step_tokens").cast(pl.Float64),
@@ -142,7 +161,7 @@ def limit_recipes(
             .then(pl.col("request_runtime_units").cast(pl.Int32)),
             request_kv_bytes=pl.col("request_kv_bytes").cast(pl.Float64),
         )
-        .sort(KEY)
+        .sort(*KEY, "at_least_gib")
         .collect()
     )  # fmt: skip
     width = recipes.get_column("knot_units").list.len().max()
@@ -151,6 +170,14 @@ def limit_recipes(
         for at in range(width if isinstance(width, int) else 0)
     )
     return LimitRecipes(wide.drop("knot_units"), knots)
+
+
+def at_size(recipes: pl.DataFrame, steps: pl.DataFrame) -> pl.DataFrame:
+    """The recipes of one GPU's steps (framework, at_least_gib), in their order."""
+    own: pl.Expr = pl.lit(0)
+    for framework, at_least_gib in steps.select("framework", "at_least_gib").iter_rows():
+        own = pl.when(pl.col("framework") == framework).then(at_least_gib).otherwise(own)
+    return recipes.filter(pl.col("at_least_gib") == own)
 
 
 def _model_strides(layers: pl.LazyFrame) -> pl.LazyFrame:
@@ -167,11 +194,12 @@ def _knots(
     """
     setting = list(_SETTING)
     every = (
-        wanted.join(kv_cache.select("model", "framework", "kv_dtype", "n_gpus", "context_tokens",
-                                    kv_bytes="reserved_bytes"),
-                    on=["model", "framework", "kv_dtype", "n_gpus"])
-        .join(runtime.select("model", "framework", "backend", "n_gpus", "context_tokens", "runtime_bytes"),
-              on=["model", "framework", "backend", "n_gpus", "context_tokens"])
+        wanted.join(kv_cache.select("model", "framework", "kv_dtype", "n_gpus", "at_least_gib",
+                                    "context_tokens", kv_bytes="reserved_bytes"),
+                    on=["model", "framework", "kv_dtype", "n_gpus", "at_least_gib"])
+        .join(runtime.select("model", "framework", "backend", "n_gpus", "at_least_gib", "context_tokens",
+                             "runtime_bytes"),
+              on=["model", "framework", "backend", "n_gpus", "at_least_gib", "context_tokens"])
         .select(*setting, "step_tokens",
                 *[pl.col(name).cast(pl.Float64) for name in ("kv_bytes", "runtime_bytes")],
                 context=pl.col("context_tokens").cast(pl.Int64))

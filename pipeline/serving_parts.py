@@ -58,7 +58,7 @@ def prepare(grid: ProjectGrid, gpus: Sequence[str], tables: Mapping[str, pl.Data
     return ServingParts(
         ids=inputs.ids,
         gpus=inputs.gpus.join(links, on="gpu", how="left"),
-        recipes=inputs.by_class(left),
+        recipes=inputs.by_class(left, lambda recipes, _: recipes),
         stacks=inputs.typed(stacks.lazy()).collect(),
         rates=calibration.serving_rates(inputs.gpus),
         coefficients=coefficients,
