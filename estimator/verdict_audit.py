@@ -119,19 +119,21 @@ def verdict_audit(
 ) -> pl.LazyFrame:
     """The table `verdict_audit`: a verdict for each of the settings that can be computed.
 
-    `settings`: `COMMON`, `in_steps`; the next three have the columns of the tables of those names, at the
-    settings; `formats`: framework, memory_utilization; `gpus`: gpu, memory_gib, usable_gib, unified_memory.
+    `settings`: `COMMON`, `in_steps`, at_least_gib (the engine's step that the gpu reaches); the next three
+    have the columns of the tables of those names, at the settings, the last two at every step
+    (`gpu_steps.at_every_size`); `formats`: framework, memory_utilization; `gpus`: gpu, memory_gib, usable_gib, unified_memory.
     """
     usable = engine_usable_gib(pl.col("usable_gib"), pl.col("memory_gib"))
     memory = gpus.filter(pl.col("usable_gib").is_not_null())
+    at = ("n_gpus", "context_tokens", "at_least_gib")
     shared = pl.col("unified_memory").fill_null(False)
     judged = (
         settings.join(weights.select("model", "framework", "quant", "n_gpus", "weights_bytes"),
                       on=["model", "framework", "quant", "n_gpus"])
-        .join(kv_cache.select("model", "framework", "kv_dtype", "n_gpus", "context_tokens", "reserved_bytes"),
-              on=["model", "framework", "kv_dtype", "n_gpus", "context_tokens"])
-        .join(runtime.select("model", "framework", "backend", "n_gpus", "context_tokens", "runtime_bytes"),
-              on=["model", "framework", "backend", "n_gpus", "context_tokens"])
+        .join(kv_cache.select("model", "framework", "kv_dtype", *at, "reserved_bytes"),
+              on=["model", "framework", "kv_dtype", *at])
+        .join(runtime.select("model", "framework", "backend", *at, "runtime_bytes"),
+              on=["model", "framework", "backend", *at])
         .join(formats, on="framework")
         .join(memory, on="gpu")
         .with_columns(weights_gib=gib("weights_bytes"), kv_cache_gib=gib("reserved_bytes"),
