@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 import polars as pl
 
-from estimator.capacity import BYTES_PER_GIB, GIB_DECIMALS, engine_usable_gib
+from estimator.capacity import BYTES_PER_GIB, GIB_DECIMALS, engine_usable_gib, kept_free_units
 from estimator.kv_cache import engine_windows
 
 KEY = ("model", "framework", "backend", "quant", "kv_dtype", "n_gpus")
@@ -30,6 +30,17 @@ _KNOT = ("context", "kv_bytes", "kv_step_bytes", "runtime_bytes", "runtime_step_
 def units(n_bytes: pl.Expr) -> pl.Expr:
     """Bytes in the whole units (0.001 GiB) that are published, rounded as `capacity.gib` rounds."""
     return (n_bytes / BYTES_PER_GIB * UNITS_PER_GIB).round()
+
+
+def _cache_units(cache_bytes: pl.Expr) -> pl.Expr:
+    """Units that a cache takes, with what its engine keeps free beside it (`capacity.claimed_gib`)."""
+    taken = units(cache_bytes)
+    return taken + kept_free_units(taken)
+
+
+def _per_claim() -> pl.Expr:
+    """The same in bytes, without rounding: what one byte of cache claims."""
+    return (1.0 / pl.col("share_of_free").cast(pl.Float64)).fill_null(1.0)
 
 
 def context_steps(frameworks: pl.LazyFrame) -> pl.LazyFrame:
@@ -130,7 +141,7 @@ def limit_recipes(
     ).filter(pl.col("reach_tokens") >= smallest_of_cube)
     wanted = (
         settings.join(
-            formats.select("framework", "backend", "kv_dtype").unique(), on=["framework", "kv_dtype"]
+            formats.select("framework", "backend", "kv_dtype", "share_of_free").unique(), on=["framework", "kv_dtype"]
         )
         .join(reach, on="model", how="semi")
         .join(steps, on="framework")
@@ -152,6 +163,7 @@ def limit_recipes(
         .select(
             *KEY, "at_least_gib", "format", "arch_min",
             pl.col("memory_utilization").cast(pl.Float32),
+            "share_of_free",
             pl.col("reach_tokens").cast(pl.Float64),
             pl.col("step_tokens").cast(pl.Float64),
             pl.col("first_knot").cast(pl.UInt32),
@@ -200,7 +212,7 @@ def _knots(
         .join(runtime.select("model", "framework", "backend", "n_gpus", "at_least_gib", "context_tokens",
                              "runtime_bytes"),
               on=["model", "framework", "backend", "n_gpus", "at_least_gib", "context_tokens"])
-        .select(*setting, "step_tokens",
+        .select(*setting, "step_tokens", "share_of_free",
                 *[pl.col(name).cast(pl.Float64) for name in ("kv_bytes", "runtime_bytes")],
                 context=pl.col("context_tokens").cast(pl.Int64))
         .filter(pl.col("context") % pl.col("step_tokens") == 0, pl.col("context") >= SMALLEST_CONTEXT_TOKENS)
@@ -220,7 +232,7 @@ def _knots(
         kv_step_bytes=_per_step("kv_bytes"), runtime_step_bytes=_per_step("runtime_bytes"),
     ).with_row_index("knot")  # fmt: skip
     lines = (
-        knots.with_columns(total=(units(pl.col("kv_bytes")) + units(pl.col("runtime_bytes"))).cast(pl.Int32))
+        knots.with_columns(total=(_cache_units(pl.col("kv_bytes")) + units(pl.col("runtime_bytes"))).cast(pl.Int32))
         .group_by(setting, maintain_order=True)
         .agg(pl.col("step_tokens").first(), first_knot=pl.col("knot").first(), knot_units=pl.col("total"))
         .join(request, on=setting, how="left")
@@ -295,17 +307,18 @@ def _units_after(steps: str) -> pl.Expr:
     """Units of cache and runtime that many steps after the row's knot."""
     taken = pl.col(steps)
     cache = pl.col("kv_bytes") + taken * pl.col("kv_step_bytes")
-    return units(cache) + units(pl.col("runtime_bytes") + taken * pl.col("runtime_step_bytes"))
+    return _cache_units(cache) + units(pl.col("runtime_bytes") + taken * pl.col("runtime_step_bytes"))
 
 
 def _bisected(placed: pl.DataFrame) -> pl.DataFrame:
     """Adds `low`: the most steps after the row's knot that fit.
 
-    Rounding moves cache and runtime by half a unit each: below the line at one unit less everything fits,
-    above the line at one unit more nothing does. Between the two, bisection asks the rounded sum itself.
+    Rounding moves cache, runtime and what is kept free by half a unit each: below the line at two units less
+    everything fits, above the line at two units more nothing does. Between the two, bisection asks the
+    rounded sum itself.
     """
-    slope = pl.col("kv_step_bytes") + pl.col("runtime_step_bytes")
-    start = pl.col("kv_bytes") + pl.col("runtime_bytes")
+    slope = pl.col("kv_step_bytes") * _per_claim() + pl.col("runtime_step_bytes")
+    start = pl.col("kv_bytes") * _per_claim() + pl.col("runtime_bytes")
 
     def steps_within(extra: int) -> pl.Expr:
         room = (pl.col("budget") + extra) * (BYTES_PER_GIB / UNITS_PER_GIB) - start
@@ -313,8 +326,8 @@ def _bisected(placed: pl.DataFrame) -> pl.DataFrame:
 
     last = (pl.col("steps") - 1).clip(0)  # the next knot does not fit
     rows = placed.with_columns(
-        low=pl.min_horizontal(steps_within(-1), last),
-        high=pl.min_horizontal(steps_within(1) + 1, pl.col("steps")),
+        low=pl.min_horizontal(steps_within(-2), last),
+        high=pl.min_horizontal(steps_within(2) + 1, pl.col("steps")),
     )
     widest = rows.select((pl.col("high") - pl.col("low")).max()).item() or 1.0
     for _ in range(math.ceil(math.log2(max(widest, 2.0))) + 1):
@@ -332,7 +345,8 @@ def _most_requests() -> pl.Expr:
     engine serves one request at a time, or the model does not reach that far.
     """
     room = pl.col("budget") - pl.col("request_units")
-    by_line = ((room + 0.5) * (BYTES_PER_GIB / UNITS_PER_GIB) / pl.col("request_kv_bytes")).floor()
-    too_many = units(by_line * pl.col("request_kv_bytes")) > room
+    claimed = pl.col("request_kv_bytes") * _per_claim()
+    by_line = ((room + 1.0) * (BYTES_PER_GIB / UNITS_PER_GIB) / claimed).floor()
+    too_many = _cache_units(by_line * pl.col("request_kv_bytes")) > room
     most = pl.when(too_many).then(by_line - 1).otherwise(by_line).clip(0)
     return pl.when(room >= 0).then(most).when(room < 0).then(0.0).cast(pl.Int32)

@@ -11,7 +11,7 @@ import polars as pl
 
 from estimator.anchor_names import LLAMA_CPP_FAMILY, native_backend
 from estimator.anchor_state import over_network, partial_offload
-from estimator.capacity import engine_usable_gib, gib, total_gib, verdict
+from estimator.capacity import claimed_gib, engine_usable_gib, gib, total_gib, verdict
 
 SETTING = ("framework", "backend", "quant", "kv_dtype")
 CONTEXT_STEP_TOKENS = 256  # contexts are judged in steps that are whole for every engine
@@ -121,7 +121,7 @@ def verdict_audit(
 
     `settings`: `COMMON`, `in_steps`, at_least_gib (the engine's step that the gpu reaches); the next three
     have the columns of the tables of those names, at the settings, the last two at every step
-    (`gpu_steps.at_every_size`); `formats`: framework, memory_utilization; `gpus`: gpu, memory_gib, usable_gib, unified_memory.
+    (`gpu_steps.at_every_size`); `formats`: framework, memory_utilization, share_of_free; `gpus`: gpu, memory_gib, usable_gib, unified_memory.
     """
     usable = engine_usable_gib(pl.col("usable_gib"), pl.col("memory_gib"))
     memory = gpus.filter(pl.col("usable_gib").is_not_null())
@@ -139,7 +139,7 @@ def verdict_audit(
         .with_columns(weights_gib=gib("weights_bytes"), kv_cache_gib=gib("reserved_bytes"),
                       runtime_gib=gib("runtime_bytes"))
         .with_columns(total_gib=total_gib(), device_gib="usable_gib", usable_gib=usable, is_shared=shared)
-        .with_columns(verdict=verdict(pl.col("total_gib"), pl.col("usable_gib")))
+        .with_columns(verdict=verdict(claimed_gib(), pl.col("usable_gib")))
     )  # fmt: skip
     says_it_fits = pl.col("verdict") != "no_fit"
     return judged.with_columns(agrees=says_it_fits == (pl.col("outcome") == "ran")).select(

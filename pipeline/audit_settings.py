@@ -78,7 +78,7 @@ def verdict_audit(tables: Mapping[str, pl.DataFrame]) -> pl.LazyFrame:
         weights,
         gpu_steps.at_every_size(kv_cache, kv_cache_steps, gpu_steps.CACHE_KEY, "reserved_bytes", sizes),
         gpu_steps.at_every_size(runtime, runtime_steps, gpu_steps.RUNTIME_KEY, "runtime_bytes", sizes),
-        numbered.select("framework", "memory_utilization").unique().lazy(),
+        numbered.select("framework", "memory_utilization", "share_of_free").unique().lazy(),
         gpus.lazy(),
     )
 

@@ -23,22 +23,37 @@ SCHEMA = {"printed_weights_gib": pl.Float64, "explanation": pl.String, "locator"
 
 
 def audited(
-    weights: float, cache: float = 1.0, share: float | None = None, unified: bool = False, **changes: Any
+    weights: float,
+    cache: float = 1.0,
+    share: float | None = None,
+    unified: bool = False,
+    share_of_free: float | None = None,
+    **changes: Any,
 ) -> pl.DataFrame:
     """The audit of one setting on a card of 24 GiB, 23.5 of them usable, with 0.5 GiB of runtime memory."""
     settings = in_steps(pl.LazyFrame([{**SETTING, **changes}], schema_overrides=SCHEMA)).collect()
     assert set(settings.columns) == set(COMMON)
+    settings = settings.with_columns(at_least_gib=pl.lit(0, pl.Int16))
     memory = settings.lazy().with_columns(
         weights_bytes=pl.lit(round(weights * GIB)),
         reserved_bytes=pl.lit(round(cache * GIB)),
         runtime_bytes=pl.lit(GIB // 2),
     )
-    formats = pl.LazyFrame({"framework": ["llama.cpp"], "memory_utilization": [share]},
-                           schema_overrides={"memory_utilization": pl.Float64})  # fmt: skip
+    formats = pl.LazyFrame(
+        {"framework": ["llama.cpp"], "memory_utilization": [share], "share_of_free": [share_of_free]},
+        schema_overrides={"memory_utilization": pl.Float64, "share_of_free": pl.Float64},
+    )
     gpus = pl.LazyFrame(
         {"gpu": ["card"], "memory_gib": [24.0], "usable_gib": [23.5], "unified_memory": [unified]}
     )
     return verdict_audit(settings.lazy(), memory, memory, memory, formats, gpus).collect()
+
+
+def test_a_share_of_what_is_free_leaves_the_rest_of_it_free() -> None:
+    """18 + 4 + 0.5 of 23.5 GiB fit; a cache of 4 GiB in 0.75 of what is free needs 5.333."""
+    assert audited(18.0, 4.0).item(0, "verdict") == "comfortable"
+    row = audited(18.0, 4.0, share_of_free=0.75).row(0, named=True)
+    assert (row["total_gib"], row["verdict"]) == (22.5, "no_fit")
 
 
 @pytest.mark.parametrize(
