@@ -60,10 +60,21 @@ def serving_settings(anchors: pl.LazyFrame) -> pl.LazyFrame:
     )
 
 
-def report_settings(reports: pl.LazyFrame, gpus: pl.LazyFrame) -> pl.LazyFrame:
-    """Reports of running out of memory, and of running (`COMMON`), on the maker's own stack."""
+def report_settings(
+    reports: pl.LazyFrame, gpus: pl.LazyFrame, models: pl.LazyFrame, frameworks: pl.LazyFrame
+) -> pl.LazyFrame:
+    """Reports of running out of memory, and of running (`COMMON`), on the maker's own stack.
+
+    A report without a context is judged at the model's native one where the engine needs cache for that to
+    start (profile_needs_full_context), else at the shortest. Source of the rule: vLLM 0.33.0
+    v1/core/kv_cache_utils.py, _check_enough_kv_cache_memory.
+    """
+    whole = pl.when(pl.col("profile_needs_full_context").fill_null(False)).then("native_context_tokens")
     return (
-        reports.join(
+        reports.join(models.select("model", "native_context_tokens"), on="model", how="left")
+        .join(frameworks.select("framework", "profile_needs_full_context"), on="framework", how="left")
+        .with_columns(context_tokens=pl.coalesce(pl.col("context_tokens").cast(pl.Int64), whole))
+        .join(
             gpus.select(
                 "gpu", _vendor=pl.col("vendor").cast(pl.String), _category=pl.col("category").cast(pl.String)
             ),

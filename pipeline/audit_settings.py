@@ -47,7 +47,9 @@ def verdict_audit(tables: Mapping[str, pl.DataFrame]) -> pl.LazyFrame:
             [
                 audits.decode_settings(lazy["anchors"], lazy["models"]),
                 audits.serving_settings(lazy["serving_anchors"]),
-                audits.report_settings(lazy["memory_reports"], lazy["gpus"]),
+                audits.report_settings(
+                    lazy["memory_reports"], lazy["gpus"], lazy["models"], lazy["frameworks"]
+                ),
             ],
             how="vertical_relaxed",
         )

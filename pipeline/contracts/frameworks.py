@@ -40,6 +40,7 @@ class Profile(Strict):
     context_step_tokens: PositiveInt | None = None
     quantized_kv_start_tokens: PositiveInt | None = None
     smallest_step_names: list[Text] | None = None
+    needs_full_context: bool | None = None
 
 
 class Memory(Strict):

@@ -255,6 +255,7 @@ def stored_table(models: pl.LazyFrame, formats: pl.LazyFrame) -> pl.LazyFrame:
         quants,
         pl.LazyFrame(schema={**nothing, **flags, **roles}),
         pl.LazyFrame(schema={**nothing, "is_mtp": pl.Boolean, "part": pl.String, "bytes": pl.Int64}),
+        pl.LazyFrame(schema={"quant": pl.String, "n_params": pl.Int64, "measured_bpw": pl.Float64}),
     )
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import polars as pl
 import pytest
 
-from estimator.verdict_audit import COMMON, in_steps, verdict_accuracy, verdict_audit
+from estimator.verdict_audit import COMMON, in_steps, report_settings, verdict_accuracy, verdict_audit
 
 GIB = 2**30
 SETTING: dict[str, Any] = {
@@ -112,3 +112,24 @@ def test_the_matrix_counts_every_row_once() -> None:
         ("comfortable", 2, 0.5, 0, 0),
         ("no_fit", 2, 0.5, 1, 1),
     ]
+
+
+@pytest.mark.parametrize(
+    ("framework", "stated", "judged"),
+    [("vllm", None, 131_072), ("vllm", 4096, 4096), ("lmdeploy", None, None)],
+)
+def test_without_a_context_an_engine_may_need_the_native_one(
+    framework: str, stated: int | None, judged: int | None
+) -> None:
+    report = {
+        "gpu": "card", "n_gpus": 1, "model": "m", "quant": "q", "framework": framework,
+        "context_tokens": stated, "outcome": "out_of_memory", "explanation": None, "citation": "c",
+        "locator": None,
+    }  # fmt: skip
+    found = report_settings(
+        pl.LazyFrame([report], schema_overrides={"context_tokens": pl.Int32, "explanation": pl.String}),
+        pl.LazyFrame({"gpu": ["card"], "vendor": ["nvidia"], "category": ["consumer"]}),
+        pl.LazyFrame({"model": ["m"], "native_context_tokens": [131_072]}),
+        pl.LazyFrame({"framework": ["vllm", "lmdeploy"], "profile_needs_full_context": [True, None]}),
+    ).collect()  # fmt: skip
+    assert found.get_column("context_tokens").to_list() == [judged]
