@@ -51,10 +51,11 @@ def context_steps(frameworks: pl.LazyFrame) -> pl.LazyFrame:
 
 def knot_contexts(
     layers: pl.LazyFrame, frameworks: pl.LazyFrame, framework_steps: pl.LazyFrame
-) -> tuple[pl.DataFrame, pl.DataFrame]:
-    """Contexts besides the grid's at which bytes may bend, for models without and with windows.
+) -> tuple[pl.DataFrame, pl.DataFrame, pl.DataFrame]:
+    """Contexts besides the grid's at which bytes may bend: for models without windows, for models with them,
+    and more for these in engines that keep what is in flight beside a window (cache_batches_in_flight).
 
-    `frameworks` and `framework_steps`: the tables. Both frames have the column context_tokens, sorted: where
+    `frameworks` and `framework_steps`: the tables. The frames have the column context_tokens, sorted: where
     settings change with the context, and where the windows of `layers` are full in each engine.
     """
     bends = framework_steps.filter(pl.col("depends_on").cast(pl.String) == "context_tokens").select(
@@ -79,8 +80,9 @@ def knot_contexts(
         "framework", context_tokens=pl.col("window_tokens") - 1 + pl.col("in_flight_tokens")
     )  # fmt: skip
     bare = engines.select("framework").join(windows, how="cross").rename({"window_tokens": "context_tokens"})
-    windowed = pl.concat([plain, *(_around(full, frameworks) for full in (cells, bare, flight))])
-    return _distinct(plain), _distinct(windowed)
+    windowed = pl.concat([plain, *(_around(full, frameworks) for full in (cells, bare))])
+    beside = _around(flight, frameworks).join(windowed, on="context_tokens", how="anti")
+    return _distinct(plain), _distinct(windowed), _distinct(beside)
 
 
 def _in_flight(engines: pl.LazyFrame, framework_steps: pl.LazyFrame) -> pl.LazyFrame:
@@ -94,9 +96,9 @@ def _in_flight(engines: pl.LazyFrame, framework_steps: pl.LazyFrame) -> pl.LazyF
 
 
 def _around(bends: pl.LazyFrame, frameworks: pl.LazyFrame) -> pl.LazyFrame:
-    """Each bend with the whole steps of its engine before and after it."""
+    """The whole steps of its engine before and after each bend: no other context is asked about."""
     step, at = pl.col("step_tokens"), pl.col("context_tokens")
-    places = [at, at // step * step, (at + step - 1) // step * step]
+    places = [at // step * step, (at + step - 1) // step * step]
     return bends.join(context_steps(frameworks), on="framework").select(
         context_tokens=pl.concat_list(places)
     ).explode("context_tokens")  # fmt: skip

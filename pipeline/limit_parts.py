@@ -71,19 +71,24 @@ def _at_knots(
     """Completes a factor table with the contexts where its bytes may bend; models with windows have more."""
     models = grid_tables.published_models(tables["models"], grid.span)
     windows = tables["layers"].filter(pl.col("window_tokens").is_not_null()).select("model")
-    plain, windowed = limits.knot_contexts(
+    plain, windowed, in_flight = limits.knot_contexts(
         tables["layers"].join(models.select("model"), on="model", how="semi"),
         tables["frameworks"],
         tables["framework_steps"],
     )
     on_grid = grid_tables.contexts(grid.span)
-    parts = [(plain, models.join(windows, on="model", how="anti")),
-             (windowed, models.join(windows, on="model", how="semi"))]  # fmt: skip
+    some = models.join(windows, on="model", how="semi")
+    flying = tables["frameworks"].filter(pl.col("cache_batches_in_flight").is_not_null())
+    parts = [
+        (plain, models.join(windows, on="model", how="anti"), tables),
+        (windowed, some, tables),
+        (in_flight, some, {**tables, "frameworks": flying}),
+    ]
 
     def completed(factor: Callable[..., pl.LazyFrame], name: str) -> pl.LazyFrame:
         more = [
-            factor(contexts.join(on_grid, on="context_tokens", how="anti").lazy(), some, grid, tables)
-            for contexts, some in parts
+            factor(contexts.join(on_grid, on="context_tokens", how="anti").lazy(), mine, grid, of_engines)
+            for contexts, mine, of_engines in parts
         ]
         return pl.concat([grid_tables.in_text(one) for one in (tables[name], *more)])
 

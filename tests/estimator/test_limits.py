@@ -161,8 +161,8 @@ def at_sizes(case: Case, tokens: tuple[int, ...]) -> tuple[pl.LazyFrame, pl.Lazy
 def solved(case: Case, gpu: dict[str, Any], share: float | None = None) -> pl.DataFrame:
     """The limits of one GPU, with what the checks need beside them. `share`: of free memory, in vLLM."""
     models, layers = case
-    plain, windowed = limits.knot_contexts(layers, PROFILES, BENDS)
-    tokens = {*GRID, *pl.concat([plain, windowed]).get_column("context_tokens")}
+    knots = pl.concat(limits.knot_contexts(layers, PROFILES, BENDS))
+    tokens = {*GRID, *knots.get_column("context_tokens")}
     cache, rest = at_sizes(case, tuple(sorted(tokens)))
     sizes = placed_weights(models, FORMATS, counts(*N_GPUS))
     made = limits.limit_recipes(

@@ -122,7 +122,7 @@ def test_without_a_context_an_engine_may_need_the_native_one(
     framework: str, stated: int | None, judged: int | None
 ) -> None:
     report = {
-        "gpu": "card", "n_gpus": 1, "model": "m", "quant": "q", "framework": framework,
+        "report": "r", "gpu": "card", "n_gpus": 1, "model": "m", "quant": "q", "framework": framework,
         "context_tokens": stated, "outcome": "out_of_memory", "explanation": None, "citation": "c",
         "locator": None,
     }  # fmt: skip
