@@ -34,7 +34,11 @@ def kept_free_units(kv_units: pl.Expr) -> pl.Expr:
     cache in the same units. Source: TensorRT-LLM KvCacheConfig.free_gpu_memory_fraction, LMDeploy
     cache_max_entry_count (`memory.fraction` in sources/frameworks).
     """
-    return (kv_units * (1.0 / pl.col("share_of_free").cast(pl.Float32).cast(pl.Float64) - 1.0)).round().fill_null(0.0)
+    return (
+        (kv_units * (1.0 / pl.col("share_of_free").cast(pl.Float32).cast(pl.Float64) - 1.0))
+        .round()
+        .fill_null(0.0)
+    )
 
 
 def claimed_gib() -> pl.Expr:

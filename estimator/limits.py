@@ -86,7 +86,7 @@ def knot_contexts(
 
 
 def _in_flight(engines: pl.LazyFrame, framework_steps: pl.LazyFrame) -> pl.LazyFrame:
-    """framework, in_flight_tokens: prompt tokens beside a window, at every step of the engines that state it."""
+    """framework, in_flight_tokens: prompt tokens beside a window, at every step of engines that state it."""
     step = framework_steps.filter(pl.col("setting") == "prefill_tokens").with_columns(
         smallest=pl.col("value").sort_by("at_least").first().over("framework")
     )
@@ -134,8 +134,8 @@ def limit_recipes(
 
     The inputs are those of `recipes.recipes`; `kv_cache` and `runtime` hold the knots too (see
     `knot_contexts`) and every step of an engine (`gpu_steps.at_every_size`), `sizes`: those steps, `steps`:
-    `context_steps`, `formats` also `serves`. A recipe is here once per step, see `at_size`. A recipe is here where the cube has a
-    row of it: where `smallest_of_cube`, the grid's smallest context, is within the model's reach.
+    `context_steps`, `formats` also `serves`. A recipe is here once per step, see `at_size`. It is here where the
+    cube has a row of it: where `smallest_of_cube`, the grid's smallest context, is within the model's reach.
     """
     strides = _model_strides(layers)
     reach = models.select(
@@ -143,7 +143,8 @@ def limit_recipes(
     ).filter(pl.col("reach_tokens") >= smallest_of_cube)
     wanted = (
         settings.join(
-            formats.select("framework", "backend", "kv_dtype", "share_of_free").unique(), on=["framework", "kv_dtype"]
+            formats.select("framework", "backend", "kv_dtype", "share_of_free").unique(),
+            on=["framework", "kv_dtype"],
         )
         .join(reach, on="model", how="semi")
         .join(steps, on="framework")
@@ -234,7 +235,9 @@ def _knots(
         kv_step_bytes=_per_step("kv_bytes"), runtime_step_bytes=_per_step("runtime_bytes"),
     ).with_row_index("knot")  # fmt: skip
     lines = (
-        knots.with_columns(total=(_cache_units(pl.col("kv_bytes")) + units(pl.col("runtime_bytes"))).cast(pl.Int32))
+        knots.with_columns(
+            total=(_cache_units(pl.col("kv_bytes")) + units(pl.col("runtime_bytes"))).cast(pl.Int32)
+        )
         .group_by(setting, maintain_order=True)
         .agg(pl.col("step_tokens").first(), first_knot=pl.col("knot").first(), knot_units=pl.col("total"))
         .join(request, on=setting, how="left")

@@ -24,8 +24,8 @@ KEY = ("model", "framework", "quant", "kv_dtype", "n_gpus", "workload", "concurr
 NUMBERS = (
     "dense_read_bytes", "expert_bytes", "weights_bytes", "active_params", "body_active_params",
     "kv_replication", "attention_prefill_flops", "kv_sequence_bytes", "kv_step_bytes",
-    "memory_utilization", "share_of_free", "runtime_bytes", "input_tokens", "output_tokens", "n_layers", "hidden_size", "n_experts",
-    "n_experts_used",
+    "memory_utilization", "share_of_free", "runtime_bytes", "input_tokens", "output_tokens", "n_layers",
+    "hidden_size", "n_experts", "n_experts_used",
 )  # fmt: skip
 
 
@@ -52,9 +52,9 @@ def serving_recipes(
 ) -> pl.LazyFrame:
     """One row per serving recipe, sorted by `KEY` (and backend, of which a GPU has one).
 
-    `formats`: format, framework, engine, backend, parallel_mode, memory_utilization,
-    share_of_free, quant, compute_dtype, kv_dtype, k_bytes_per_element, v_bytes_per_element, framework_citation; `settings` and `refused`: see
-    `runnable`; `workloads`: workload, input_tokens, output_tokens, concurrency; the rest: the tables.
+    `formats`: format, framework, engine, backend, parallel_mode, memory_utilization, share_of_free, quant,
+    compute_dtype, kv_dtype, k_bytes_per_element, v_bytes_per_element, framework_citation; `settings` and
+    `refused`: see `runnable`; `workloads`: workload, input_tokens, output_tokens, concurrency; the rest: the tables.
     Requests longer than the model's native context are left out. runtime_bytes: of the smallest context of
     the table that holds a request, on the smallest GPUs.
     """

@@ -132,7 +132,8 @@ def verdict_audit(
 
     `settings`: `COMMON`, `in_steps`, at_least_gib (the engine's step that the gpu reaches); the next three
     have the columns of the tables of those names, at the settings, the last two at every step
-    (`gpu_steps.at_every_size`); `formats`: framework, memory_utilization, share_of_free; `gpus`: gpu, memory_gib, usable_gib, unified_memory.
+    (`gpu_steps.at_every_size`); `formats`: framework, memory_utilization,
+    share_of_free; `gpus`: gpu, memory_gib, usable_gib, unified_memory.
     """
     usable = engine_usable_gib(pl.col("usable_gib"), pl.col("memory_gib"))
     memory = gpus.filter(pl.col("usable_gib").is_not_null())

@@ -72,8 +72,7 @@ def verdict_audit(tables: Mapping[str, pl.DataFrame]) -> pl.LazyFrame:
         for (name,), mine in settings.partition_by("framework", as_dict=True, maintain_order=True).items()
     ]
     weights, kv_cache, kv_cache_steps, runtime, runtime_steps = (
-        pl.concat(part).lazy()
-        for part in zip(*(pl.collect_all(part) for part in parts if part), strict=True)
+        pl.concat(part).lazy() for part in zip(*(pl.collect_all(part) for part in parts if part), strict=True)
     )
     return audits.verdict_audit(
         settings.lazy(),
@@ -112,7 +111,9 @@ def _factors(
     counts = settings.select(pl.col("n_gpus").cast(pl.Int64)).unique().sort("n_gpus").lazy()
     contexts = settings.select(pl.col("context_tokens").cast(pl.Int64)).unique().sort("context_tokens").lazy()
     on_larger = settings.filter(pl.col("at_least_gib") > 0)
-    some, of_some = (on_larger.select(pl.col(name).cast(pl.Int64)).unique() for name in ("context_tokens", "n_gpus"))
+    some, of_some = (
+        on_larger.select(pl.col(name).cast(pl.Int64)).unique() for name in ("context_tokens", "n_gpus")
+    )
     larger = mine.join(on_larger.select("model").unique().lazy(), on="model", how="semi")
     asked = settings.lazy().select("model", "context_tokens", pl.col("n_gpus").cast(pl.Int16)).unique()
     at_contexts: list[Callable[..., pl.LazyFrame]] = [cache_of, runtime_of]

@@ -62,7 +62,9 @@ class CubeInputs:
     ) -> RecipesByClass:
         """The recipes with what is needed to pick those of one GPU, and to size them for it."""
         formats = runnable.gpu_formats(self.formats, self.support)
-        lazy = {name: grid_tables.in_text(self.tables[name].lazy()) for name in ("frameworks", "framework_steps")}
+        lazy = {
+            name: grid_tables.in_text(self.tables[name].lazy()) for name in ("frameworks", "framework_steps")
+        }
         steps = gpu_steps.gpu_steps(self.gpus.lazy(), lazy["frameworks"], lazy["framework_steps"])
         return RecipesByClass(recipes, formats, self.gpus, self.typed(steps).collect(), at_size, worked_out)
 

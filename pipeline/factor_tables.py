@@ -125,9 +125,7 @@ def runtime_steps_at(models: pl.LazyFrame, grid: ProjectGrid, tables: Tables) ->
     """The table `runtime_steps` of the grid's formats and counts; `tables`: layers, frameworks,
     framework_steps, quants, kv_dtypes, coefficients.
     """
-    return runtime_steps_of(
-        _of_grid(grid, tables), grid_tables.gpu_counts(grid.span).lazy(), models, tables
-    )
+    return runtime_steps_of(_of_grid(grid, tables), grid_tables.gpu_counts(grid.span).lazy(), models, tables)
 
 
 def cache_steps_of(

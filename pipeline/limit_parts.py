@@ -16,8 +16,8 @@ from pipeline.grid_resource import ProjectGrid
 from warehouse.dictionary import conform
 
 CUBE = "limits"
-READS = (*SUPPORT_READS, "coefficients", "llama_cpp_layers",
-         "llama_cpp_compute", "weights", "kv_cache", "kv_cache_steps", "runtime", "runtime_steps")  # fmt: skip
+READS = (*SUPPORT_READS, "coefficients", "llama_cpp_layers", "llama_cpp_compute", "weights", "kv_cache",
+         "kv_cache_steps", "runtime", "runtime_steps")  # fmt: skip
 
 
 @dataclass

@@ -35,7 +35,9 @@ _HEADROOM = "round(({0})::DOUBLE - e.total_gib::DOUBLE, 5)"
 
 def _of_engine(usable: str, has_engines: bool) -> str:
     """What an engine may use of what the system leaves; null stays null."""
-    narrowed = f"CASE WHEN {usable} IS NOT NULL THEN (least(({usable})::FLOAT, {_SHARE}) - {_KEPT})::FLOAT END"
+    narrowed = (
+        f"CASE WHEN {usable} IS NOT NULL THEN (least(({usable})::FLOAT, {_SHARE}) - {_KEPT})::FLOAT END"
+    )
     return narrowed if has_engines else f"({usable})::FLOAT"
 
 

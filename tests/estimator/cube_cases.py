@@ -105,9 +105,7 @@ VLLM: dict[str, Any] = {
 }  # fmt: skip
 _SHARES = ("memory_utilization", "share_of_free", "k_bytes_per_element", "v_bytes_per_element")
 _FORMAT_SCHEMA = {
-    name: pl.Float64()
-    if name.endswith("_bpw") or name in _SHARES
-    else pl.String()
+    name: pl.Float64() if name.endswith("_bpw") or name in _SHARES else pl.String()
     for name in {**LLAMA_CPP, **Q4_K_M}
 }
 RESERVES = (

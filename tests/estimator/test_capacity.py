@@ -9,7 +9,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from estimator.capacity import VERDICT_TYPE, claimed_gib, engine_usable_gib, gib, tight_above_gib, total_gib, verdict
+from estimator.capacity import (
+    VERDICT_TYPE,
+    claimed_gib,
+    engine_usable_gib,
+    gib,
+    tight_above_gib,
+    total_gib,
+    verdict,
+)
 
 
 def verdicts(totals: Sequence[float], usable: float | None) -> list[str | None]:

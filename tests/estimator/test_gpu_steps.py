@@ -90,7 +90,8 @@ def test_recipes_take_the_memory_of_a_step_and_their_parts_add_up(
     """The rows in between keep their order, and engines without steps their memory."""
     names = ("kv_cache_gib", "runtime_gib", "total_gib")
     at = table("weights_gib", 10).with_columns(
-        pl.lit(value).cast(pl.Float32).alias(name) for name, value in zip(names, (1.0, 1.0, 12.0), strict=True)
+        pl.lit(value).cast(pl.Float32).alias(name)
+        for name, value in zip(names, (1.0, 1.0, 12.0), strict=True)
     )
     recipes = pl.concat([at, at.reverse()]).collect()
     steps = pl.DataFrame(

@@ -118,9 +118,7 @@ def step_of(gpu: dict[str, Any]) -> int:
     return 70 if gpu["memory_gib"] >= 70 else 0
 
 
-def bytes_at(
-    case: Case, tokens: tuple[int, ...], at_least_gib: int = 0
-) -> tuple[pl.LazyFrame, pl.LazyFrame]:
+def bytes_at(case: Case, tokens: tuple[int, ...], at_least_gib: int = 0) -> tuple[pl.LazyFrame, pl.LazyFrame]:
     """kv_cache and runtime of the real functions, on GPUs with that much memory."""
     models, layers = case
     steps = held_from(at_least_gib)
@@ -166,14 +164,16 @@ def solved(case: Case, gpu: dict[str, Any], share: float | None = None) -> pl.Da
     cache, rest = at_sizes(case, tuple(sorted(tokens)))
     sizes = placed_weights(models, FORMATS, counts(*N_GPUS))
     made = limits.limit_recipes(
-        with_share(share).drop("quant_citation"), settings_of(), no_refusals(), models, layers, sizes, cache, rest,
-        limits.context_steps(PROFILES), step_sizes(STEPS), min(GRID), FACTOR,
+        with_share(share).drop("quant_citation"), settings_of(), no_refusals(), models, layers, sizes, cache,
+        rest, limits.context_steps(PROFILES), step_sizes(STEPS), min(GRID), FACTOR,
     )  # fmt: skip
     steps = pl.DataFrame({"framework": ["vllm"], "at_least_gib": [step_of(gpu)]})
     mine = limits.at_size(made.recipes, steps)
     found = limits.limits(mine, made.knots, gpu)
     beside = mine.select("memory_utilization", "share_of_free", "step_tokens", "reach_tokens")
-    return pl.concat([found, beside], how="horizontal").join(sizes.collect(), on=["model", "framework", "quant", "n_gpus"])
+    return pl.concat([found, beside], how="horizontal").join(
+        sizes.collect(), on=["model", "framework", "quant", "n_gpus"]
+    )
 
 
 def with_share(share: float | None) -> pl.LazyFrame:

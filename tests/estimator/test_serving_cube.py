@@ -59,8 +59,14 @@ def recipes() -> pl.DataFrame:
     settings = cube_settings().filter(pl.col("framework") == "vllm")
     return (
         serving_recipes(
-            formats.drop("quant_citation"), settings, no_refusals(), models, layers, weight_table(),
-            runtime_table(), WORKLOADS,
+            formats.drop("quant_citation"),
+            settings,
+            no_refusals(),
+            models,
+            layers,
+            weight_table(),
+            runtime_table(),
+            WORKLOADS,
         )
         .with_columns(STACK_IDS)
         .collect()
@@ -153,8 +159,9 @@ def test_a_larger_step_takes_more_runtime_memory() -> None:
     more = recipes().select("model", "framework", "n_gpus").unique().with_columns(
         at_least_gib=pl.lit(70, pl.Int16), extra_bytes=pl.lit(4 * 2**30)
     )  # fmt: skip
-    steps = pl.DataFrame({"framework": ["vllm"], "at_least_gib": [70]}, {"framework": pl.String,
-                                                                        "at_least_gib": pl.Int16})  # fmt: skip
+    steps = pl.DataFrame(
+        {"framework": ["vllm"], "at_least_gib": [70]}, schema_overrides={"at_least_gib": pl.Int16}
+    )
     larger = at_size(recipes(), steps, more)
     assert larger.drop("runtime_bytes").equals(recipes().drop("runtime_bytes"))
     rise = larger.get_column("runtime_bytes") - recipes().get_column("runtime_bytes")
