@@ -110,7 +110,9 @@ def _factors(
     mine = models.join(settings.select("model").unique().lazy(), on="model", how="semi")
     counts = settings.select(pl.col("n_gpus").cast(pl.Int64)).unique().sort("n_gpus").lazy()
     contexts = settings.select(pl.col("context_tokens").cast(pl.Int64)).unique().sort("context_tokens").lazy()
-    on_larger = settings.filter(pl.col("at_least_gib") > 0)
+    # only windows take more cache on larger GPUs
+    windowed = tables["layers"].filter(pl.col("window_tokens").is_not_null()).select("model").unique()
+    on_larger = settings.filter(pl.col("at_least_gib") > 0).join(windowed.collect(), on="model", how="semi")
     some, of_some = (
         on_larger.select(pl.col(name).cast(pl.Int64)).unique() for name in ("context_tokens", "n_gpus")
     )

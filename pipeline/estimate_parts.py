@@ -61,9 +61,10 @@ def prepare(grid: ProjectGrid, gpus: Sequence[str], tables: Mapping[str, pl.Data
         coefficients,
         grid.grid.extended_context_factor,
     ).collect()
-    sized = gpu_steps.sized_memory(
-        *(inputs.typed(tables[name].lazy()) for name in MEMORY_TABLES), inputs.sizes()
+    kv_cache, kv_cache_steps, runtime, runtime_steps = (
+        inputs.typed(tables[name].lazy()) for name in MEMORY_TABLES
     )
+    sized = gpu_steps.sized_memory(kv_cache, kv_cache_steps, runtime, runtime_steps, inputs.sizes())
     anchors = grid_tables.in_text(tables["anchors"].lazy())
     evidence = inputs.evidence(measured.accepted_decode(anchors))
     stacks = cube.stacks(inputs.rates, evidence, coefficients, inputs.formats)

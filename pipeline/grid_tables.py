@@ -43,7 +43,8 @@ def with_facts(
     """Formats (the columns `FORMAT`), numbered in that order, with what the estimator reads of each part.
 
     Adds engine, parallel_mode, memory_utilization, share_of_free, framework_citation; quant_class, the
-    densities, scope, compute_dtype, quant_citation; the bytes per element of keys and values, kv_dtype_citation.
+    densities, scope, compute_dtype, quant_citation; the bytes per element of keys and values,
+    kv_dtype_citation.
     """
     engines = frameworks.select(
         "framework",
