@@ -54,9 +54,9 @@ def serving_recipes(
 
     `formats`: format, framework, engine, backend, parallel_mode, memory_utilization, share_of_free, quant,
     compute_dtype, kv_dtype, k_bytes_per_element, v_bytes_per_element, framework_citation; `settings` and
-    `refused`: see `runnable`; `workloads`: workload, input_tokens, output_tokens, concurrency; the rest: the
-    tables. Requests longer than the model's native context are left out. runtime_bytes: of the smallest context of
-    the table that holds a request, on the smallest GPUs.
+    `refused`: see `runnable`; `workloads`: workload, input_tokens, output_tokens, concurrency; the rest:
+    the tables. Requests longer than the model's native context are left out. runtime_bytes: of the
+    smallest context of the table that holds a request, on the smallest GPUs.
     """
     lengths = workloads.select(tokens=pl.col("input_tokens").cast(pl.Int64)).unique()
     attention = attention_flops(layers, lengths).select("model", "tokens", "attention_prefill_flops")

@@ -53,8 +53,9 @@ def stored_weights(
     `checkpoint_bytes.checkpoint_bytes`; `published`: quant, n_params, measured_bpw of published files whose
     recipe is not known (the table unsloth_dynamic). embedding_bytes: what token rows are looked up in;
     head_bytes: what logits are computed with; they are one matrix where head_is_embedding.
-    dense_bytes: all layers and what is between them, without routed experts. Types of every tensor come before layouts, layouts before densities;
-    what has none of them is left out, and so are formats that cover only experts on models without any.
+    dense_bytes: all layers and what is between them, without routed experts. Types of every tensor come
+    before layouts, layouts before densities; what has none of them is left out, and so are formats that
+    cover only experts on models without any.
     """
     usable = _usable(models, quants)
     by_tensors = _by_tensors(models, usual_recipe(files, facts, quants))
