@@ -135,8 +135,8 @@ def limit_recipes(
     The inputs are those of `recipes.recipes`; `kv_cache` and `runtime` hold the knots too (see
     `knot_contexts`) and every step of an engine (`gpu_steps.at_every_size`), `sizes`: those steps, `steps`:
     `context_steps`, `formats` also `serves`. A recipe is here once per step, see `at_size`. It is here
-    where the cube has a row of it: where `smallest_of_cube`, the grid's smallest context, is within the model's
-    reach.
+    where the cube has a row of it: where `smallest_of_cube`, the grid's smallest context, is within the
+    model's reach.
     """
     strides = _model_strides(layers)
     reach = models.select(
