@@ -26,6 +26,34 @@ def total_gib() -> pl.Expr:
     return (pl.col("weights_gib") + pl.col("kv_cache_gib") + pl.col("runtime_gib")).round(GIB_DECIMALS)
 
 
+def kept_free_units(kv_units: pl.Expr) -> pl.Expr:
+    """What an engine leaves free beside its cache, in units of 0.001 GiB; 0 for others.
+
+    Engines that give the cache a share of the memory that is free after weights and buffers (`share_of_free`)
+    need cache / share of it: what they take is no need, but the rest stays out of reach. `kv_units`: the
+    cache in the same units. Source: TensorRT-LLM KvCacheConfig.free_gpu_memory_fraction, LMDeploy
+    cache_max_entry_count (`memory.fraction` in sources/frameworks).
+    """
+    return (
+        (kv_units * (1.0 / pl.col("share_of_free").cast(pl.Float32).cast(pl.Float64) - 1.0))
+        .round()
+        .fill_null(0.0)
+    )
+
+
+def claimed_gib() -> pl.Expr:
+    """total_gib, and what the engine leaves free beside kv_cache_gib: what has to be there. 32 bits, as
+    published.
+    """
+    total, cache = (
+        (pl.col(name).cast(pl.Float64) * 10**GIB_DECIMALS).round() for name in ("total_gib", "kv_cache_gib")
+    )
+    claimed = ((total + kept_free_units(cache)) / 10**GIB_DECIMALS).cast(pl.Float32)
+    # the engines that keep nothing free are most rows: these are not worked out again
+    published = pl.col("total_gib").cast(pl.Float32)
+    return pl.when(pl.col("share_of_free").is_null()).then(published).otherwise(claimed)
+
+
 def tight_above_gib(usable_gib: pl.Expr) -> pl.Expr:
     """The total above which a fit is tight: less than 0.5 GiB or 3 % of the usable memory is left, the
     larger.

@@ -13,7 +13,7 @@ import polars as pl
 
 from estimator.alternatives import Candidates, alternatives, candidates
 from estimator.bound import decode_tok_s_bound
-from estimator.capacity import engine_usable_gib, verdict
+from estimator.capacity import claimed_gib, engine_usable_gib, verdict
 from estimator.decode import decode_tok_s
 from estimator.intervals import BASIS, basis, interval_table
 from estimator.measured import SETTING
@@ -97,17 +97,19 @@ def estimates(
     `found`: `alternatives.candidates` of the recipes, where they are known already.
     """
     usable = _usable(gpu, "usable_gib")
-    fits = recipes.select(verdict(pl.col("total_gib"), usable) != "no_fit").to_series()
+    claimed = recipes.select(claimed_gib=claimed_gib())
+    judged = pl.concat([recipes.select("memory_utilization"), claimed], how="horizontal")
+    fits = judged.select(verdict(pl.col("claimed_gib"), usable) != "no_fit").to_series()
     changes = alternatives(recipes, candidates(recipes) if found is None else found, fits)
     rows = with_stack(recipes, gpu_stacks, (*RATES, *INTERVALS, "basis"))
     measured = measured_columns(recipes, measured_start, measured_full)
     return (
-        pl.concat([rows, measured, changes], how="horizontal")
+        pl.concat([rows, claimed, measured, changes], how="horizontal")
         .lazy()
         .with_columns(
             gpu=pl.lit(gpu["gpu"]),
             gpu_citation=pl.lit(gpu["citation"]),
-            verdict=verdict(pl.col("total_gib"), usable),
+            verdict=verdict(pl.col("claimed_gib"), usable),
             verdict_windows=_windows_verdict(gpu),
             has_measurement=pl.col("n_anchors") > 0,
         )
@@ -182,7 +184,7 @@ def _usable(gpu: Mapping[str, object], name: str) -> pl.Expr:
 def _windows_verdict(gpu: Mapping[str, object]) -> pl.Expr:
     if gpu["usable_windows_gib"] is None:
         return pl.lit(None, dtype=pl.String)
-    return verdict(pl.col("total_gib"), _usable(gpu, "usable_windows_gib"))
+    return verdict(pl.col("claimed_gib"), _usable(gpu, "usable_windows_gib"))
 
 
 def measured_columns(

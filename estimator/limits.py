@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 import polars as pl
 
-from estimator.capacity import BYTES_PER_GIB, GIB_DECIMALS, engine_usable_gib
+from estimator.capacity import BYTES_PER_GIB, GIB_DECIMALS, engine_usable_gib, kept_free_units
 from estimator.kv_cache import engine_windows
 
 KEY = ("model", "framework", "backend", "quant", "kv_dtype", "n_gpus")
@@ -23,13 +23,24 @@ REQUEST_TOKENS = 8192
 FARTHEST_KNOTS = (2**22, 2**26)  # beyond the last kink everything is one line; no model goes farther
 UNITS_PER_GIB = 10**GIB_DECIMALS  # memory is published in thousandths of a GiB
 _LINE_TOLERANCE_BYTES = 2  # cache bytes are rounded up to whole bytes at each context
-_SETTING = ("model", "framework", "backend", "kv_dtype", "n_gpus")
+_SETTING = ("model", "framework", "backend", "kv_dtype", "n_gpus", "at_least_gib")
 _KNOT = ("context", "kv_bytes", "kv_step_bytes", "runtime_bytes", "runtime_step_bytes", "steps")
 
 
 def units(n_bytes: pl.Expr) -> pl.Expr:
     """Bytes in the whole units (0.001 GiB) that are published, rounded as `capacity.gib` rounds."""
     return (n_bytes / BYTES_PER_GIB * UNITS_PER_GIB).round()
+
+
+def _cache_units(cache_bytes: pl.Expr) -> pl.Expr:
+    """Units that a cache takes, with what its engine keeps free beside it (`capacity.claimed_gib`)."""
+    taken = units(cache_bytes)
+    return taken + kept_free_units(taken)
+
+
+def _per_claim() -> pl.Expr:
+    """The same in bytes, without rounding: what one byte of cache claims."""
+    return (1.0 / pl.col("share_of_free").cast(pl.Float64)).fill_null(1.0)
 
 
 def context_steps(frameworks: pl.LazyFrame) -> pl.LazyFrame:
@@ -40,10 +51,11 @@ def context_steps(frameworks: pl.LazyFrame) -> pl.LazyFrame:
 
 def knot_contexts(
     layers: pl.LazyFrame, frameworks: pl.LazyFrame, framework_steps: pl.LazyFrame
-) -> tuple[pl.DataFrame, pl.DataFrame]:
-    """Contexts besides the grid's at which bytes may bend, for models without and with windows.
+) -> tuple[pl.DataFrame, pl.DataFrame, pl.DataFrame]:
+    """Contexts besides the grid's at which bytes may bend: for models without windows, for models with them,
+    and more for these in engines that keep what is in flight beside a window (cache_batches_in_flight).
 
-    `frameworks` and `framework_steps`: the tables. Both frames have the column context_tokens, sorted: where
+    `frameworks` and `framework_steps`: the tables. The frames have the column context_tokens, sorted: where
     settings change with the context, and where the windows of `layers` are full in each engine.
     """
     bends = framework_steps.filter(pl.col("depends_on").cast(pl.String) == "context_tokens").select(
@@ -64,15 +76,29 @@ def knot_contexts(
         .join(windows, how="cross")
         .select("framework", context_tokens=full)
     )
+    flight = _in_flight(engines, framework_steps).join(windows, how="cross").select(
+        "framework", context_tokens=pl.col("window_tokens") - 1 + pl.col("in_flight_tokens")
+    )  # fmt: skip
     bare = engines.select("framework").join(windows, how="cross").rename({"window_tokens": "context_tokens"})
-    windowed = pl.concat([plain, _around(cells, frameworks), _around(bare, frameworks)])
-    return _distinct(plain), _distinct(windowed)
+    windowed = pl.concat([plain, *(_around(full, frameworks) for full in (cells, bare))])
+    beside = _around(flight, frameworks).join(windowed, on="context_tokens", how="anti")
+    return _distinct(plain), _distinct(windowed), _distinct(beside)
+
+
+def _in_flight(engines: pl.LazyFrame, framework_steps: pl.LazyFrame) -> pl.LazyFrame:
+    """framework, in_flight_tokens: prompt tokens beside a window, at every step of engines that state it."""
+    step = framework_steps.filter(pl.col("setting") == "prefill_tokens").with_columns(
+        smallest=pl.col("value").sort_by("at_least").first().over("framework")
+    )
+    flying = engines.filter(pl.col("in_flight_tokens") > 0).select("framework", "in_flight_tokens")
+    times = (pl.col("in_flight_tokens") * pl.col("value") / pl.col("smallest")).cast(pl.Int64)
+    return flying.join(step, on="framework").select("framework", in_flight_tokens=times).unique()
 
 
 def _around(bends: pl.LazyFrame, frameworks: pl.LazyFrame) -> pl.LazyFrame:
-    """Each bend with the whole steps of its engine before and after it."""
+    """The whole steps of its engine before and after each bend: no other context is asked about."""
     step, at = pl.col("step_tokens"), pl.col("context_tokens")
-    places = [at, at // step * step, (at + step - 1) // step * step]
+    places = [at // step * step, (at + step - 1) // step * step]
     return bends.join(context_steps(frameworks), on="framework").select(
         context_tokens=pl.concat_list(places)
     ).explode("context_tokens")  # fmt: skip
@@ -100,14 +126,17 @@ def limit_recipes(
     kv_cache: pl.LazyFrame,
     runtime: pl.LazyFrame,
     steps: pl.LazyFrame,
+    sizes: pl.LazyFrame,
     smallest_of_cube: int,
     extended_context_factor: int,
 ) -> LimitRecipes:
     """Everything that does not depend on the GPU.
 
     The inputs are those of `recipes.recipes`; `kv_cache` and `runtime` hold the knots too (see
-    `knot_contexts`), `steps`: `context_steps`, `formats` also `serves`. A recipe is here where the cube has a
-    row of it: where `smallest_of_cube`, the grid's smallest context, is within the model's reach.
+    `knot_contexts`) and every step of an engine (`gpu_steps.at_every_size`), `sizes`: those steps, `steps`:
+    `context_steps`, `formats` also `serves`. A recipe is here once per step, see `at_size`. It is here
+    where the cube has a row of it: where `smallest_of_cube`, the grid's smallest context, is within the
+    model's reach.
     """
     strides = _model_strides(layers)
     reach = models.select(
@@ -115,24 +144,30 @@ def limit_recipes(
     ).filter(pl.col("reach_tokens") >= smallest_of_cube)
     wanted = (
         settings.join(
-            formats.select("framework", "backend", "kv_dtype").unique(), on=["framework", "kv_dtype"]
+            formats.select("framework", "backend", "kv_dtype", "share_of_free").unique(),
+            on=["framework", "kv_dtype"],
         )
         .join(reach, on="model", how="semi")
         .join(steps, on="framework")
         .join(strides, on="model", how="left")
+        .join(sizes, on="framework", how="left")
+        .with_columns(pl.col("at_least_gib").fill_null(0))
         .with_columns(step_tokens=pl.max_horizontal("step_tokens", "stride_tokens").cast(pl.Int64))
     )  # fmt: skip
     knots, lines = _knots(wanted, kv_cache, runtime)
     recipes = (
         settings.join(formats, on=["framework", "kv_dtype"])
+        .join(sizes, on="framework", how="left")
+        .with_columns(pl.col("at_least_gib").fill_null(0))
         .join(refused, on=["framework", "quant", "model", "n_gpus"], how="anti")
         .join(weights.select("model", "framework", "quant", "n_gpus", "weights_bytes"),
               on=["model", "framework", "quant", "n_gpus"])
         .join(reach, on="model")
         .join(lines.lazy(), on=list(_SETTING))
         .select(
-            *KEY, "format", "arch_min",
+            *KEY, "at_least_gib", "format", "arch_min",
             pl.col("memory_utilization").cast(pl.Float32),
+            "share_of_free",
             pl.col("reach_tokens").cast(pl.Float64),
             pl.col("step_tokens").cast(pl.Float64),
             pl.col("first_knot").cast(pl.UInt32),
@@ -142,7 +177,7 @@ def limit_recipes(
             .then(pl.col("request_runtime_units").cast(pl.Int32)),
             request_kv_bytes=pl.col("request_kv_bytes").cast(pl.Float64),
         )
-        .sort(KEY)
+        .sort(*KEY, "at_least_gib")
         .collect()
     )  # fmt: skip
     width = recipes.get_column("knot_units").list.len().max()
@@ -151,6 +186,14 @@ def limit_recipes(
         for at in range(width if isinstance(width, int) else 0)
     )
     return LimitRecipes(wide.drop("knot_units"), knots)
+
+
+def at_size(recipes: pl.DataFrame, steps: pl.DataFrame) -> pl.DataFrame:
+    """The recipes of one GPU's steps (framework, at_least_gib), in their order."""
+    own: pl.Expr = pl.lit(0)
+    for framework, at_least_gib in steps.select("framework", "at_least_gib").iter_rows():
+        own = pl.when(pl.col("framework") == framework).then(at_least_gib).otherwise(own)
+    return recipes.filter(pl.col("at_least_gib") == own)
 
 
 def _model_strides(layers: pl.LazyFrame) -> pl.LazyFrame:
@@ -167,12 +210,13 @@ def _knots(
     """
     setting = list(_SETTING)
     every = (
-        wanted.join(kv_cache.select("model", "framework", "kv_dtype", "n_gpus", "context_tokens",
-                                    kv_bytes="reserved_bytes"),
-                    on=["model", "framework", "kv_dtype", "n_gpus"])
-        .join(runtime.select("model", "framework", "backend", "n_gpus", "context_tokens", "runtime_bytes"),
-              on=["model", "framework", "backend", "n_gpus", "context_tokens"])
-        .select(*setting, "step_tokens",
+        wanted.join(kv_cache.select("model", "framework", "kv_dtype", "n_gpus", "at_least_gib",
+                                    "context_tokens", kv_bytes="reserved_bytes"),
+                    on=["model", "framework", "kv_dtype", "n_gpus", "at_least_gib"])
+        .join(runtime.select("model", "framework", "backend", "n_gpus", "at_least_gib", "context_tokens",
+                             "runtime_bytes"),
+              on=["model", "framework", "backend", "n_gpus", "at_least_gib", "context_tokens"])
+        .select(*setting, "step_tokens", "share_of_free",
                 *[pl.col(name).cast(pl.Float64) for name in ("kv_bytes", "runtime_bytes")],
                 context=pl.col("context_tokens").cast(pl.Int64))
         .filter(pl.col("context") % pl.col("step_tokens") == 0, pl.col("context") >= SMALLEST_CONTEXT_TOKENS)
@@ -192,7 +236,9 @@ def _knots(
         kv_step_bytes=_per_step("kv_bytes"), runtime_step_bytes=_per_step("runtime_bytes"),
     ).with_row_index("knot")  # fmt: skip
     lines = (
-        knots.with_columns(total=(units(pl.col("kv_bytes")) + units(pl.col("runtime_bytes"))).cast(pl.Int32))
+        knots.with_columns(
+            total=(_cache_units(pl.col("kv_bytes")) + units(pl.col("runtime_bytes"))).cast(pl.Int32)
+        )
         .group_by(setting, maintain_order=True)
         .agg(pl.col("step_tokens").first(), first_knot=pl.col("knot").first(), knot_units=pl.col("total"))
         .join(request, on=setting, how="left")
@@ -267,17 +313,18 @@ def _units_after(steps: str) -> pl.Expr:
     """Units of cache and runtime that many steps after the row's knot."""
     taken = pl.col(steps)
     cache = pl.col("kv_bytes") + taken * pl.col("kv_step_bytes")
-    return units(cache) + units(pl.col("runtime_bytes") + taken * pl.col("runtime_step_bytes"))
+    return _cache_units(cache) + units(pl.col("runtime_bytes") + taken * pl.col("runtime_step_bytes"))
 
 
 def _bisected(placed: pl.DataFrame) -> pl.DataFrame:
     """Adds `low`: the most steps after the row's knot that fit.
 
-    Rounding moves cache and runtime by half a unit each: below the line at one unit less everything fits,
-    above the line at one unit more nothing does. Between the two, bisection asks the rounded sum itself.
+    Rounding moves cache, runtime and what is kept free by half a unit each: below the line at two units less
+    everything fits, above the line at two units more nothing does. Between the two, bisection asks the
+    rounded sum itself.
     """
-    slope = pl.col("kv_step_bytes") + pl.col("runtime_step_bytes")
-    start = pl.col("kv_bytes") + pl.col("runtime_bytes")
+    slope = pl.col("kv_step_bytes") * _per_claim() + pl.col("runtime_step_bytes")
+    start = pl.col("kv_bytes") * _per_claim() + pl.col("runtime_bytes")
 
     def steps_within(extra: int) -> pl.Expr:
         room = (pl.col("budget") + extra) * (BYTES_PER_GIB / UNITS_PER_GIB) - start
@@ -285,8 +332,8 @@ def _bisected(placed: pl.DataFrame) -> pl.DataFrame:
 
     last = (pl.col("steps") - 1).clip(0)  # the next knot does not fit
     rows = placed.with_columns(
-        low=pl.min_horizontal(steps_within(-1), last),
-        high=pl.min_horizontal(steps_within(1) + 1, pl.col("steps")),
+        low=pl.min_horizontal(steps_within(-2), last),
+        high=pl.min_horizontal(steps_within(2) + 1, pl.col("steps")),
     )
     widest = rows.select((pl.col("high") - pl.col("low")).max()).item() or 1.0
     for _ in range(math.ceil(math.log2(max(widest, 2.0))) + 1):
@@ -304,7 +351,8 @@ def _most_requests() -> pl.Expr:
     engine serves one request at a time, or the model does not reach that far.
     """
     room = pl.col("budget") - pl.col("request_units")
-    by_line = ((room + 0.5) * (BYTES_PER_GIB / UNITS_PER_GIB) / pl.col("request_kv_bytes")).floor()
-    too_many = units(by_line * pl.col("request_kv_bytes")) > room
+    claimed = pl.col("request_kv_bytes") * _per_claim()
+    by_line = ((room + 1.0) * (BYTES_PER_GIB / UNITS_PER_GIB) / claimed).floor()
+    too_many = _cache_units(by_line * pl.col("request_kv_bytes")) > room
     most = pl.when(too_many).then(by_line - 1).otherwise(by_line).clip(0)
     return pl.when(room >= 0).then(most).when(room < 0).then(0.0).cast(pl.Int32)

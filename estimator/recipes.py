@@ -55,7 +55,8 @@ def recipes(
 ) -> pl.LazyFrame:
     """One row per recipe, sorted by `KEY`.
 
-    `formats`: format (its number), framework, engine, backend, parallel_mode, memory_utilization, quant,
+    `formats`: format (its number), framework, engine, backend, parallel_mode, memory_utilization,
+    share_of_free, quant,
     quant_class, kv_dtype, framework_citation; `settings` and `refused`: `runnable.model_settings` and
     `runnable.refused_splits`; the rest: the tables of those names. A model's contexts end at
     `extended_context_factor` times its native one; models without a native context have none. The table
@@ -99,6 +100,7 @@ def recipes(
         "is_moe",
         "context_state",
         pl.col("memory_utilization").cast(pl.Float32),
+        pl.col("share_of_free").cast(pl.Float32),
         *memory,
         *WORK_COLUMNS,
         "model_citation",

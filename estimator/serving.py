@@ -17,6 +17,7 @@ from typing import Final
 
 import polars as pl
 
+from estimator.attention_state import with_missing
 from estimator.bound import FLOPS_PER_PARAMETER
 from estimator.calibration import GIGA, MICROSECOND_S, TERA, coefficient
 from estimator.parallel import all_reduce_bytes, pipeline_stages, tensor_ranks
@@ -38,7 +39,8 @@ def serving_estimates(rows: pl.LazyFrame, coefficients: pl.DataFrame) -> pl.Lazy
     workload: input_tokens, output_tokens, concurrency, attention_prefill_flops (at input_tokens),
     kv_sequence_bytes (one copy of one sequence at input + output / 2), kv_step_bytes (read per step and
     sequence at that depth, windows capped)
-    engine: memory_utilization (share of the memory it may use; null = 0.90)
+    engine: memory_utilization (share of the memory it may use; null = 0.90); where they are known, engine_gib
+    (what one GPU has for weights and cache) and share_of_free (of what weights leave, for the cache)
     GPU: memory_gib, bandwidth_gb_s, serving_tflops (`calibration.serving_rates`), link_one_way_gb_s
 
     Adds max_concurrency (sequences the cache pool holds at mid-output depth), served_concurrency, step_s,
@@ -48,8 +50,9 @@ def serving_estimates(rows: pl.LazyFrame, coefficients: pl.DataFrame) -> pl.Lazy
     missing.
     """
     alone = pl.lit(1.0)
+    known = with_missing(rows, {"engine_gib": pl.Float64, "share_of_free": pl.Float64})
     return (
-        rows.with_columns(max_concurrency(coefficients).alias("max_concurrency"))
+        known.with_columns(max_concurrency(coefficients).alias("max_concurrency"))
         .with_columns(_served().alias("served_concurrency"))
         .with_columns((pl.col("served_concurrency") / pipeline_stages()).clip(lower_bound=1.0).alias("_b"))
         .with_columns(
@@ -79,14 +82,17 @@ def serving_estimates(rows: pl.LazyFrame, coefficients: pl.DataFrame) -> pl.Lazy
 def max_concurrency(coefficients: pl.DataFrame) -> pl.Expr:
     """Sequences that the cache pool holds at mid-output depth, rounded down (Int32); 0 without room.
 
-    Pool = memory x utilization x GPUs - weights - 1.5 GB per GPU, memory in GiB.
+    Pool = engine_gib x GPUs - weights, and the engine's share of that. Where engine_gib is not known:
+    memory x utilization - 1.5 GB, memory in GiB.
     """
     utilization = coefficient(coefficients, "serving", "capacity", "memory_utilization")
     overhead_bytes = coefficient(coefficients, "serving", "capacity", "overhead_per_gpu") * GIGA
-    gpu_bytes = (
+    usual_bytes = (
         pl.col("memory_gib") * GIB * pl.col("memory_utilization").fill_null(utilization) - overhead_bytes
     )
-    pool_bytes = gpu_bytes * pl.col("n_gpus") - pl.col("weights_bytes")
+    gpu_bytes = pl.coalesce(pl.col("engine_gib") * GIB, usual_bytes)
+    free_bytes = gpu_bytes * pl.col("n_gpus") - pl.col("weights_bytes")
+    pool_bytes = free_bytes * pl.col("share_of_free").fill_null(1.0)
     sequences = pool_bytes / (pl.col("kv_sequence_bytes") * pl.col("kv_replication"))
     return (
         pl.when(pool_bytes <= 0)

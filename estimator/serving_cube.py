@@ -12,7 +12,7 @@ from typing import Any
 import polars as pl
 
 from estimator.attention_state import cache_bytes_by_setting
-from estimator.calibration import coefficient
+from estimator.capacity import BYTES_PER_GIB, engine_usable_gib
 from estimator.cube import published, published_end, with_stack
 from estimator.parallel import kv_replication
 from estimator.prefill import attention_flops
@@ -24,8 +24,8 @@ KEY = ("model", "framework", "quant", "kv_dtype", "n_gpus", "workload", "concurr
 NUMBERS = (
     "dense_read_bytes", "expert_bytes", "weights_bytes", "active_params", "body_active_params",
     "kv_replication", "attention_prefill_flops", "kv_sequence_bytes", "kv_step_bytes",
-    "memory_utilization", "input_tokens", "output_tokens", "n_layers", "hidden_size", "n_experts",
-    "n_experts_used",
+    "memory_utilization", "share_of_free", "runtime_bytes", "input_tokens", "output_tokens", "n_layers",
+    "hidden_size", "n_experts", "n_experts_used",
 )  # fmt: skip
 
 
@@ -47,14 +47,16 @@ def serving_recipes(
     models: pl.LazyFrame,
     layers: pl.LazyFrame,
     weights: pl.LazyFrame,
+    runtime: pl.LazyFrame,
     workloads: pl.LazyFrame,
 ) -> pl.LazyFrame:
     """One row per serving recipe, sorted by `KEY` (and backend, of which a GPU has one).
 
-    `formats`: format, framework, engine, backend, parallel_mode, memory_utilization, quant, compute_dtype,
-    kv_dtype, k_bytes_per_element, v_bytes_per_element, framework_citation; `settings` and `refused`: see
-    `runnable`; `workloads`: workload, input_tokens, output_tokens, concurrency; the rest: the tables.
-    Requests longer than the model's native context are left out.
+    `formats`: format, framework, engine, backend, parallel_mode, memory_utilization, share_of_free, quant,
+    compute_dtype, kv_dtype, k_bytes_per_element, v_bytes_per_element, framework_citation; `settings` and
+    `refused`: see `runnable`; `workloads`: workload, input_tokens, output_tokens, concurrency; the rest:
+    the tables. Requests longer than the model's native context are left out. runtime_bytes: of the
+    smallest context of the table that holds a request, on the smallest GPUs.
     """
     lengths = workloads.select(tokens=pl.col("input_tokens").cast(pl.Int64)).unique()
     attention = attention_flops(layers, lengths).select("model", "tokens", "attention_prefill_flops")
@@ -78,6 +80,11 @@ def serving_recipes(
             caches,
             on=["model", "k_bytes_per_element", "v_bytes_per_element", "input_tokens", "output_tokens"],
         )
+        .join(_held_in(workloads, runtime), on=["input_tokens", "output_tokens"])
+        .join(
+            runtime.select("model", "framework", "backend", "context_tokens", "n_gpus", "runtime_bytes"),
+            on=["model", "framework", "backend", "context_tokens", "n_gpus"],
+        )
         .with_columns(kv_replication=kv_replication())
     )
     return rows.select(
@@ -96,6 +103,33 @@ def serving_recipes(
     ).sort(*KEY, "backend")
 
 
+def at_size(recipes: pl.DataFrame, steps: pl.DataFrame, runtime_steps: pl.DataFrame) -> pl.DataFrame:
+    """The recipes with runtime_bytes of one GPU's steps (framework, at_least_gib). Row order is kept.
+
+    `runtime_steps`: the table, typed as the recipes.
+    """
+    key = ["model", "framework", "n_gpus"]
+    extra = runtime_steps.join(steps, on=["framework", "at_least_gib"]).select(*key, "extra_bytes")
+    more = pl.col("extra_bytes").fill_null(0).cast(pl.Float32)
+    return (
+        recipes.join(extra, on=key, how="left", maintain_order="left")
+        .with_columns(runtime_bytes=pl.col("runtime_bytes") + more)
+        .drop("extra_bytes")
+    )
+
+
+def _held_in(workloads: pl.LazyFrame, runtime: pl.LazyFrame) -> pl.LazyFrame:
+    """input_tokens, output_tokens, context_tokens: the smallest context that holds both, else the largest."""
+    tokens, context = pl.col("input_tokens") + pl.col("output_tokens"), pl.col("context_tokens")
+    return (
+        workloads.select("input_tokens", "output_tokens")
+        .unique()
+        .join(runtime.select("context_tokens").unique(), how="cross")
+        .group_by("input_tokens", "output_tokens")
+        .agg(context_tokens=pl.coalesce(context.filter(context >= tokens).min(), context.max()))
+    )
+
+
 def serving(
     recipes: pl.DataFrame,
     gpu: Mapping[str, Any],
@@ -110,7 +144,8 @@ def serving(
     `rates`: compute_dtype, serving_tflops of this GPU.
     """
     rated = recipes.with_columns(
-        _rate(recipes, rates).alias("serving_tflops"), _utilization(gpu, coefficients).cast(pl.Float32)
+        _rate(recipes, rates).alias("serving_tflops"),
+        engine_gib=_engine_gib(gpu),
     )
     rows = with_stack(rated, gpu_stacks, ("basis", "interval_low", "interval_high"))
     on_gpu = rows.lazy().with_columns(
@@ -133,13 +168,13 @@ def serving(
     )
 
 
-def _utilization(gpu: Mapping[str, Any], coefficients: pl.DataFrame) -> pl.Expr:
-    """Share of the memory the engine may use: its own or the usual one, never more than the driver offers."""
-    usual = coefficient(coefficients, "serving", "capacity", "memory_utilization")
-    own = pl.col("memory_utilization").fill_null(usual)
-    if gpu["usable_gib"] is None:
-        return own
-    return pl.min_horizontal(own, pl.lit(gpu["usable_gib"] / gpu["memory_gib"]))
+def _engine_gib(gpu: Mapping[str, Any]) -> pl.Expr:
+    """What one GPU has for weights and cache: what the engine may use (of all memory, where the usable one
+    is not known) less its runtime memory.
+    """
+    memory = pl.lit(gpu["memory_gib"], dtype=pl.Float32)
+    usable = pl.coalesce(pl.lit(gpu["usable_gib"], dtype=pl.Float32), memory)
+    return (engine_usable_gib(usable, memory) - pl.col("runtime_bytes") / BYTES_PER_GIB).cast(pl.Float32)
 
 
 def _rate(recipes: pl.DataFrame, rates: pl.DataFrame) -> pl.Series:

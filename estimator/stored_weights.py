@@ -15,6 +15,8 @@ from estimator.gguf_files import RECIPE, ROLES
 BITS_PER_BYTE: Final = 8
 # Families whose files store a tied embedding once, in the output's type (llama-quantize).
 TIED_AS_OUTPUT: Final = ("gguf", "ik")
+# Two models with as many parameters as this have the same shape: fine-tunes differ by some tokens at most.
+SAME_SHAPE_SHARE: Final = 0.001
 BY_TENSORS: Final = "tensors"
 BY_RECIPE: Final = "recipe"
 BY_DENSITY: Final = "density"
@@ -42,21 +44,24 @@ def stored_weights(
     quants: pl.LazyFrame,
     files: pl.LazyFrame,
     checkpoints: pl.LazyFrame,
+    published: pl.LazyFrame,
 ) -> pl.LazyFrame:
     """The table `stored_weights`: model x quant -> bytes by role.
 
     `models`: the models table's parameter columns and is_tied; `facts`: quantize_facts; `quants`: quant,
     family, scope, with_imatrix and the densities; `files`: the table gguf_files; `checkpoints`:
-    `checkpoint_bytes.checkpoint_bytes`. embedding_bytes: what token rows are looked up in; head_bytes: what
-    logits are computed with; they are one matrix where head_is_embedding. dense_bytes: all layers and what is
-    between them, without routed experts. Types of every tensor come before layouts, layouts before densities;
-    what has none of them is left out, and so are formats that cover only experts on models without any.
+    `checkpoint_bytes.checkpoint_bytes`; `published`: quant, n_params, measured_bpw of published files whose
+    recipe is not known (the table unsloth_dynamic). embedding_bytes: what token rows are looked up in;
+    head_bytes: what logits are computed with; they are one matrix where head_is_embedding.
+    dense_bytes: all layers and what is between them, without routed experts. Types of every tensor come
+    before layouts, layouts before densities; what has none of them is left out, and so are formats that
+    cover only experts on models without any.
     """
     usable = _usable(models, quants)
     by_tensors = _by_tensors(models, usual_recipe(files, facts, quants))
     by_recipe = _by_recipe(models, checkpoints).join(by_tensors, on=["model", "quant"], how="anti")
     exact = pl.concat([by_tensors.select(_COLUMNS), by_recipe.select(_COLUMNS)])
-    dense = _by_density(models, quants).join(exact, on=["model", "quant"], how="anti")
+    dense = _by_density(models, quants, published).join(exact, on=["model", "quant"], how="anti")
     embedding = pl.when("head_is_embedding").then(0).otherwise("embedding_bytes")
     whole = pl.sum_horizontal(
         "head_bytes", embedding, "per_layer_embedding_bytes", "dense_bytes", "expert_bytes", "mtp_bytes"
@@ -114,8 +119,28 @@ def _by_recipe(models: pl.LazyFrame, checkpoints: pl.LazyFrame) -> pl.LazyFrame:
     )
 
 
-def _by_density(models: pl.LazyFrame, quants: pl.LazyFrame) -> pl.LazyFrame:
+def own_densities(models: pl.LazyFrame, published: pl.LazyFrame) -> pl.LazyFrame:
+    """model, quant, own_bpw: density of the published files of a model's own shape, the median of several.
+
+    Without a recipe the density of a format is the median of all its files, most of them of small models,
+    whose embeddings weigh more: 4.16 bits for UD-Q3_K_XL, 3.54 in the file of a model of 235 B parameters.
+    """
+    parts = ("head_params", "embedding_params", "per_layer_embedding_params", "body_params", "expert_params")
+    sized = models.select("model", n_stored=pl.sum_horizontal(pl.col(parts).cast(pl.Float64)))
+    near = (pl.col("n_params") / pl.col("n_stored") - 1).abs() <= SAME_SHAPE_SHARE
+    return (
+        sized.join(published.select("quant", "n_params", "measured_bpw"), how="cross")
+        .filter(near)
+        .group_by("model", "quant")
+        .agg(own_bpw=pl.col("measured_bpw").median())
+    )
+
+
+def _by_density(models: pl.LazyFrame, quants: pl.LazyFrame, published: pl.LazyFrame) -> pl.LazyFrame:
     known = quants.filter(pl.all_horizontal(pl.col("body_bpw", "embedding_bpw", "head_bpw").is_not_null()))
+    densities = [
+        pl.coalesce("own_bpw", name).alias(name) for name in ("body_bpw", "embedding_bpw", "head_bpw")
+    ]
     tied = pl.col("is_tied")
     as_output = tied & pl.col("family").is_in(TIED_AS_OUTPUT)
     embedding_bpw = pl.when(as_output).then("head_bpw").otherwise("embedding_bpw")
@@ -123,6 +148,8 @@ def _by_density(models: pl.LazyFrame, quants: pl.LazyFrame) -> pl.LazyFrame:
     return (
         models.filter(pl.col("body_params").is_not_null())
         .join(known, how="cross")
+        .join(own_densities(models, published), on=["model", "quant"], how="left")
+        .with_columns(densities)
         .with_columns(embedding_bpw=embedding_bpw)
         .with_columns(
             basis=pl.lit(BY_DENSITY),

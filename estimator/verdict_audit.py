@@ -11,7 +11,7 @@ import polars as pl
 
 from estimator.anchor_names import LLAMA_CPP_FAMILY, native_backend
 from estimator.anchor_state import over_network, partial_offload
-from estimator.capacity import engine_usable_gib, gib, total_gib, verdict
+from estimator.capacity import claimed_gib, engine_usable_gib, gib, total_gib, verdict
 
 SETTING = ("framework", "backend", "quant", "kv_dtype")
 CONTEXT_STEP_TOKENS = 256  # contexts are judged in steps that are whole for every engine
@@ -60,10 +60,21 @@ def serving_settings(anchors: pl.LazyFrame) -> pl.LazyFrame:
     )
 
 
-def report_settings(reports: pl.LazyFrame, gpus: pl.LazyFrame) -> pl.LazyFrame:
-    """Reports of running out of memory, and of running (`COMMON`), on the maker's own stack."""
+def report_settings(
+    reports: pl.LazyFrame, gpus: pl.LazyFrame, models: pl.LazyFrame, frameworks: pl.LazyFrame
+) -> pl.LazyFrame:
+    """Reports of running out of memory, and of running (`COMMON`), on the maker's own stack.
+
+    A report without a context is judged at the model's native one where the engine needs cache for that to
+    start (profile_needs_full_context), else at the shortest. Source of the rule: vLLM 0.33.0
+    v1/core/kv_cache_utils.py, _check_enough_kv_cache_memory.
+    """
+    whole = pl.when(pl.col("profile_needs_full_context").fill_null(False)).then("native_context_tokens")
     return (
-        reports.join(
+        reports.join(models.select("model", "native_context_tokens"), on="model", how="left")
+        .join(frameworks.select("framework", "profile_needs_full_context"), on="framework", how="left")
+        .with_columns(context_tokens=pl.coalesce(pl.col("context_tokens").cast(pl.Int64), whole))
+        .join(
             gpus.select(
                 "gpu", _vendor=pl.col("vendor").cast(pl.String), _category=pl.col("category").cast(pl.String)
             ),
@@ -119,25 +130,28 @@ def verdict_audit(
 ) -> pl.LazyFrame:
     """The table `verdict_audit`: a verdict for each of the settings that can be computed.
 
-    `settings`: `COMMON`, `in_steps`; the next three have the columns of the tables of those names, at the
-    settings; `formats`: framework, memory_utilization; `gpus`: gpu, memory_gib, usable_gib, unified_memory.
+    `settings`: `COMMON`, `in_steps`, at_least_gib (the engine's step that the gpu reaches); the next three
+    have the columns of the tables of those names, at the settings, the last two at every step
+    (`gpu_steps.at_every_size`); `formats`: framework, memory_utilization,
+    share_of_free; `gpus`: gpu, memory_gib, usable_gib, unified_memory.
     """
     usable = engine_usable_gib(pl.col("usable_gib"), pl.col("memory_gib"))
     memory = gpus.filter(pl.col("usable_gib").is_not_null())
+    at = ("n_gpus", "context_tokens", "at_least_gib")
     shared = pl.col("unified_memory").fill_null(False)
     judged = (
         settings.join(weights.select("model", "framework", "quant", "n_gpus", "weights_bytes"),
                       on=["model", "framework", "quant", "n_gpus"])
-        .join(kv_cache.select("model", "framework", "kv_dtype", "n_gpus", "context_tokens", "reserved_bytes"),
-              on=["model", "framework", "kv_dtype", "n_gpus", "context_tokens"])
-        .join(runtime.select("model", "framework", "backend", "n_gpus", "context_tokens", "runtime_bytes"),
-              on=["model", "framework", "backend", "n_gpus", "context_tokens"])
+        .join(kv_cache.select("model", "framework", "kv_dtype", *at, "reserved_bytes"),
+              on=["model", "framework", "kv_dtype", *at])
+        .join(runtime.select("model", "framework", "backend", *at, "runtime_bytes"),
+              on=["model", "framework", "backend", *at])
         .join(formats, on="framework")
         .join(memory, on="gpu")
         .with_columns(weights_gib=gib("weights_bytes"), kv_cache_gib=gib("reserved_bytes"),
                       runtime_gib=gib("runtime_bytes"))
         .with_columns(total_gib=total_gib(), device_gib="usable_gib", usable_gib=usable, is_shared=shared)
-        .with_columns(verdict=verdict(pl.col("total_gib"), pl.col("usable_gib")))
+        .with_columns(verdict=verdict(claimed_gib(), pl.col("usable_gib")))
     )  # fmt: skip
     says_it_fits = pl.col("verdict") != "no_fit"
     return judged.with_columns(agrees=says_it_fits == (pl.col("outcome") == "ran")).select(

@@ -6,9 +6,17 @@ from collections.abc import Callable, Mapping
 
 import polars as pl
 
+from estimator import gpu_steps
 from estimator import verdict_audit as audits
 from pipeline import grid_tables
-from pipeline.factor_tables import WEIGHT_READS, cache_of, runtime_of, weights_of
+from pipeline.factor_tables import (
+    WEIGHT_READS,
+    cache_of,
+    cache_steps_of,
+    runtime_of,
+    runtime_steps_of,
+    weights_of,
+)
 from pipeline.gpu_recipes import own_system
 
 READS = tuple(dict.fromkeys((
@@ -39,11 +47,19 @@ def verdict_audit(tables: Mapping[str, pl.DataFrame]) -> pl.LazyFrame:
             [
                 audits.decode_settings(lazy["anchors"], lazy["models"]),
                 audits.serving_settings(lazy["serving_anchors"]),
-                audits.report_settings(lazy["memory_reports"], lazy["gpus"]),
+                audits.report_settings(
+                    lazy["memory_reports"], lazy["gpus"], lazy["models"], lazy["frameworks"]
+                ),
             ],
             how="vertical_relaxed",
         )
     ).collect()
+    gpus = own_system(tables["gpus"]).select("gpu", "memory_gib", "usable_gib", "unified_memory")
+    sizes = gpu_steps.sizes(lazy["framework_steps"])
+    reached = gpu_steps.gpu_steps(gpus.lazy(), lazy["frameworks"], lazy["framework_steps"]).collect()
+    settings = settings.join(reached, on=["gpu", "framework"], how="left").with_columns(
+        pl.col("at_least_gib").fill_null(0)
+    )
     numbered = grid_tables.with_facts(
         settings.select(audits.SETTING).unique(),
         lazy["frameworks"],
@@ -55,16 +71,15 @@ def verdict_audit(tables: Mapping[str, pl.DataFrame]) -> pl.LazyFrame:
         _factors(mine, numbered.filter(pl.col("framework") == name), models, lazy)
         for (name,), mine in settings.partition_by("framework", as_dict=True, maintain_order=True).items()
     ]
-    weights, kv_cache, runtime = (
-        pl.concat(part) for part in zip(*(pl.collect_all(part) for part in parts if part), strict=True)
+    weights, kv_cache, kv_cache_steps, runtime, runtime_steps = (
+        pl.concat(part).lazy() for part in zip(*(pl.collect_all(part) for part in parts if part), strict=True)
     )
-    gpus = own_system(tables["gpus"]).select("gpu", "memory_gib", "usable_gib", "unified_memory")
     return audits.verdict_audit(
         settings.lazy(),
-        weights.lazy(),
-        kv_cache.lazy(),
-        runtime.lazy(),
-        numbered.select("framework", "memory_utilization").unique().lazy(),
+        weights,
+        gpu_steps.at_every_size(kv_cache, kv_cache_steps, gpu_steps.CACHE_KEY, "reserved_bytes", sizes),
+        gpu_steps.at_every_size(runtime, runtime_steps, gpu_steps.RUNTIME_KEY, "runtime_bytes", sizes),
+        numbered.select("framework", "memory_utilization", "share_of_free").unique().lazy(),
         gpus.lazy(),
     )
 
@@ -87,14 +102,33 @@ def _with_others_caches(kv_dtypes: pl.LazyFrame, frameworks: pl.LazyFrame) -> pl
 def _factors(
     settings: pl.DataFrame, numbered: pl.DataFrame, models: pl.LazyFrame, tables: Mapping[str, pl.LazyFrame]
 ) -> list[pl.LazyFrame]:
-    """weights, kv_cache and runtime over one framework's models, counts and contexts; [] without a format."""
+    """weights, kv_cache, kv_cache_steps, runtime and runtime_steps over one framework's models, counts and
+    contexts; [] without a format.
+    """
     if numbered.is_empty():
         return []
     mine = models.join(settings.select("model").unique().lazy(), on="model", how="semi")
     counts = settings.select(pl.col("n_gpus").cast(pl.Int64)).unique().sort("n_gpus").lazy()
     contexts = settings.select(pl.col("context_tokens").cast(pl.Int64)).unique().sort("context_tokens").lazy()
-    factors: list[Callable[..., pl.LazyFrame]] = [cache_of, runtime_of]
+    # only windows take more cache on larger GPUs
+    windowed = tables["layers"].filter(pl.col("window_tokens").is_not_null()).select("model").unique()
+    on_larger = settings.filter(pl.col("at_least_gib") > 0).join(windowed.collect(), on="model", how="semi")
+    some, of_some = (
+        on_larger.select(pl.col(name).cast(pl.Int64)).unique() for name in ("context_tokens", "n_gpus")
+    )
+    larger = mine.join(on_larger.select("model").unique().lazy(), on="model", how="semi")
+    asked = settings.lazy().select("model", "context_tokens", pl.col("n_gpus").cast(pl.Int16)).unique()
+    at_contexts: list[Callable[..., pl.LazyFrame]] = [cache_of, runtime_of]
+    kv_cache, runtime = (
+        factor(numbered, contexts, counts, mine, tables).join(
+            asked, on=["model", "context_tokens", "n_gpus"], how="semi"
+        )
+        for factor in at_contexts
+    )
     return [
         weights_of(numbered, counts, mine, tables),
-        *(factor(numbered, contexts, counts, mine, tables) for factor in factors),
+        kv_cache,
+        cache_steps_of(numbered, some.sort("context_tokens").lazy(), of_some.lazy(), larger, tables),
+        runtime,
+        runtime_steps_of(numbered, counts, mine, tables),
     ]

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import polars as pl
 
-from estimator import calibration, measured, runnable
+from estimator import calibration, gpu_steps, measured, runnable
 from estimator.support import SupportTables
 from pipeline import grid_tables
 from pipeline.gpu_recipes import RecipesByClass, cube_ids, own_system, support_tables, typed_by
@@ -55,11 +55,22 @@ class CubeInputs:
         )
 
     def by_class(
-        self, recipes: pl.DataFrame, worked_out: Callable[[pl.DataFrame], Any] = lambda _: None
+        self,
+        recipes: pl.DataFrame,
+        at_size: Callable[[pl.DataFrame, pl.DataFrame], pl.DataFrame],
+        worked_out: Callable[[pl.DataFrame], Any] = lambda _: None,
     ) -> RecipesByClass:
-        """The recipes with what is needed to pick those of one GPU."""
+        """The recipes with what is needed to pick those of one GPU, and to size them for it."""
         formats = runnable.gpu_formats(self.formats, self.support)
-        return RecipesByClass(recipes, formats, self.gpus, worked_out)
+        lazy = {
+            name: grid_tables.in_text(self.tables[name].lazy()) for name in ("frameworks", "framework_steps")
+        }
+        steps = gpu_steps.gpu_steps(self.gpus.lazy(), lazy["frameworks"], lazy["framework_steps"])
+        return RecipesByClass(recipes, formats, self.gpus, self.typed(steps).collect(), at_size, worked_out)
+
+    def sizes(self) -> pl.LazyFrame:
+        """framework, at_least_gib: every step of the engines that have any."""
+        return self.typed(gpu_steps.sizes(grid_tables.in_text(self.tables["framework_steps"].lazy())))
 
     def evidence(self, accepted: pl.LazyFrame) -> pl.DataFrame:
         """What accepted measurements (framework, gpu, ...) say of every GPU, those outside the grid too."""

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import polars as pl
 
-from estimator import alternatives, cube, measured
+from estimator import alternatives, cube, gpu_steps, measured
 from estimator.recipes import recipes
 from pipeline import grid_tables
 from pipeline.cube_inputs import cube_inputs
@@ -19,14 +19,8 @@ from pipeline.grid_resource import ProjectGrid
 from warehouse.dictionary import conform
 
 CUBE = "estimates"
-READS = (
-    *SUPPORT_READS,
-    "coefficients",
-    "weights",
-    "kv_cache",
-    "runtime",
-    "anchors",
-)
+MEMORY_TABLES = ("kv_cache", "kv_cache_steps", "runtime", "runtime_steps")
+READS = (*SUPPORT_READS, "coefficients", "weights", *MEMORY_TABLES, "anchors")
 
 
 @dataclass
@@ -67,6 +61,10 @@ def prepare(grid: ProjectGrid, gpus: Sequence[str], tables: Mapping[str, pl.Data
         coefficients,
         grid.grid.extended_context_factor,
     ).collect()
+    kv_cache, kv_cache_steps, runtime, runtime_steps = (
+        inputs.typed(tables[name].lazy()) for name in MEMORY_TABLES
+    )
+    sized = gpu_steps.sized_memory(kv_cache, kv_cache_steps, runtime, runtime_steps, inputs.sizes())
     anchors = grid_tables.in_text(tables["anchors"].lazy())
     evidence = inputs.evidence(measured.accepted_decode(anchors))
     stacks = cube.stacks(inputs.rates, evidence, coefficients, inputs.formats)
@@ -74,7 +72,7 @@ def prepare(grid: ProjectGrid, gpus: Sequence[str], tables: Mapping[str, pl.Data
     return EstimateParts(
         ids=inputs.ids,
         gpus=inputs.gpus,
-        recipes=inputs.by_class(left, alternatives.candidates),
+        recipes=inputs.by_class(sized.placed(left), sized.at_size, alternatives.candidates),
         stacks=inputs.typed(stacks.lazy()).collect(),
         measured_start=inputs.typed(at_known_ids(measured.measured_start(anchors), inputs.ids)).collect(),
         measured_full=inputs.typed(at_known_ids(full, inputs.ids)).collect(),

@@ -9,7 +9,8 @@ from collections.abc import Mapping
 
 import polars as pl
 
-from estimator import gguf_files
+from estimator import engine_runtime as engine_runtimes
+from estimator import gguf_files, gpu_steps
 from estimator import kv_cache as kv_caches
 from estimator import llama_cpp_compute as buffers
 from estimator import runtime as runtimes
@@ -105,6 +106,83 @@ def runtime_of(
         buffers.with_coefficients(seen, tables["llama_cpp_compute"]),
         grid_tables.stacks(numbered, tables["frameworks"]),
         contexts,
+        counts,
+        tables["framework_steps"],
+        tables["coefficients"].collect(),
+    )
+
+
+def kv_cache_steps_at(
+    contexts: pl.LazyFrame, models: pl.LazyFrame, grid: ProjectGrid, tables: Tables
+) -> pl.LazyFrame:
+    """As `kv_cache_at`, the table `kv_cache_steps`."""
+    return cache_steps_of(
+        _of_grid(grid, tables), contexts, grid_tables.gpu_counts(grid.span).lazy(), models, tables
+    )
+
+
+def runtime_steps_at(models: pl.LazyFrame, grid: ProjectGrid, tables: Tables) -> pl.LazyFrame:
+    """The table `runtime_steps` of the grid's formats and counts; `tables`: layers, frameworks,
+    framework_steps, quants, kv_dtypes, coefficients.
+    """
+    return runtime_steps_of(_of_grid(grid, tables), grid_tables.gpu_counts(grid.span).lazy(), models, tables)
+
+
+def cache_steps_of(
+    numbered: pl.DataFrame, contexts: pl.LazyFrame, counts: pl.LazyFrame, models: pl.LazyFrame, tables: Tables
+) -> pl.LazyFrame:
+    """As `cache_of`, the columns of `kv_cache_steps`: what is in flight beside windows on larger GPUs."""
+    key = list(gpu_steps.CACHE_KEY)
+    windowed = tables["layers"].filter(pl.col("window_tokens").is_not_null()).select("model")
+    some = models.join(windowed.unique(), on="model", how="semi")
+    grouped = grid_tables.in_text(tables["frameworks"]).filter(
+        pl.col("cache_layout") == "block_groups", pl.col("cache_batches_in_flight").is_not_null()
+    )
+    steps = tables["framework_steps"].filter(pl.col("setting") == "prefill_tokens")
+    taken = steps.join(grouped.select("framework", framework_citation="citation"), on="framework").filter(
+        pl.col("framework").is_in(numbered.get_column("framework").unique().implode())
+    )
+    named = taken.select("framework", "framework_citation").unique()
+
+    def reserved(at_least: float) -> pl.LazyFrame:
+        held = steps.join(named, on="framework", how="semi").filter(pl.col("at_least") <= at_least)
+        last = held.sort("at_least").group_by("framework").last().with_columns(at_least=pl.lit(0.0))
+        mine = numbered.join(named.collect(), on="framework", how="semi")
+        at_step = {**tables, "framework_steps": last.select(steps.collect_schema().names())}
+        return cache_of(mine, contexts, counts, some, at_step).select(*key, "reserved_bytes")
+
+    larger = taken.filter(pl.col("at_least") > 0).select("at_least").unique().sort("at_least").collect()
+    base = reserved(0.0).rename({"reserved_bytes": "base_bytes"})
+    parts = [
+        reserved(at_least)
+        .join(base, on=key)
+        .with_columns(at_least_gib=pl.lit(at_least).cast(gpu_steps.SIZE))
+        .filter(pl.col("reserved_bytes") != pl.col("base_bytes"))
+        for at_least in larger.to_series()
+    ]
+    every = pl.concat(parts) if parts else base.clear().with_columns(
+        reserved_bytes="base_bytes", at_least_gib=pl.lit(0).cast(gpu_steps.SIZE)
+    )  # fmt: skip
+    return (
+        every.join(named, on="framework")
+        .select(
+            *key,
+            "at_least_gib",
+            extra_bytes=pl.col("reserved_bytes") - pl.col("base_bytes"),
+            framework_citation="framework_citation",
+        )
+        .sort(*key, "at_least_gib")
+    )
+
+
+def runtime_steps_of(
+    numbered: pl.DataFrame, counts: pl.LazyFrame, models: pl.LazyFrame, tables: Tables
+) -> pl.LazyFrame:
+    """As `runtime_of`, the columns of `runtime_steps`."""
+    engines = grid_tables.stacks(numbered, tables["frameworks"]).unique("framework", keep="any")
+    return engine_runtimes.runtime_steps(
+        models.join(runtimes.attention_shapes(tables["layers"]), on="model"),
+        engines.drop("backend"),
         counts,
         tables["framework_steps"],
         tables["coefficients"].collect(),

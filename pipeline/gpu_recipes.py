@@ -18,6 +18,7 @@ SUPPORT_READS = (
     "layers",
     "quants",
     "frameworks",
+    "framework_steps",
     "kv_dtypes",
     "support_hardware",
     "support_formats",
@@ -36,20 +37,34 @@ _TYPED = (
 class RecipesByClass:
     """Recipes of all GPUs, filtered for one GPU at a time; GPUs of one class share one filtering.
 
-    `worked_out` is what they share besides, made of the filtered recipes.
+    `steps` (gpu, framework, at_least_gib: `gpu_steps.gpu_steps`) tell classes apart too, and `at_size` gives
+    the filtered recipes the memory of a GPU's steps. `worked_out` is what they share besides, made of those.
     """
 
     recipes: pl.DataFrame
     gpu_formats: pl.DataFrame
     gpus: pl.DataFrame
+    steps: pl.DataFrame
+    at_size: Callable[[pl.DataFrame, pl.DataFrame], pl.DataFrame]
     worked_out: Callable[[pl.DataFrame], Any] = lambda _: None
     _kept: tuple[object, pl.DataFrame, Any] | None = None
     _lock: Lock = field(default_factory=Lock)
+    _frameworks: pl.DataFrame = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._frameworks = self.recipes.select("format", "framework").unique()
 
     def in_order(self, gpus: Sequence[str]) -> list[str]:
         """The GPUs with those of one class next to each other."""
         classes = runnable.gpu_classes(self.gpus, self.gpu_formats)
-        ordered = classes.sort("gpu_class", "gpu").get_column("gpu").to_list()
+        sized = self.steps.sort("gpu", "framework").group_by("gpu").agg(size="at_least_gib")
+        ordered = (
+            classes.join(sized.with_columns(pl.col("gpu").cast(pl.String)), on="gpu", how="left")
+            .with_columns(size=pl.col("size").rank("dense"))
+            .sort("gpu_class", "size", "gpu")
+            .get_column("gpu")
+            .to_list()
+        )
         place = {gpu: at for at, gpu in enumerate(ordered)}
         return sorted(gpus, key=lambda gpu: (place.get(gpu, len(place)), gpu))
 
@@ -60,12 +75,19 @@ class RecipesByClass:
     def shared(self, gpu: Mapping[str, object]) -> tuple[pl.DataFrame, Any]:
         """The recipes of this GPU, and what is worked out of them."""
         formats = self.gpu_formats.filter(pl.col("gpu") == gpu["gpu"]).get_column("format")
-        key = (tuple(formats), gpu["n_gpus_max"], gpu["capability"])
+        steps = self._steps_of(gpu, formats)
+        key = (tuple(formats), gpu["n_gpus_max"], gpu["capability"], tuple(steps.rows()))
         with self._lock:  # parts are made two at a time
             if self._kept is None or self._kept[0] != key:
-                kept = self._filtered(formats, gpu)
+                kept = self.at_size(self._filtered(formats, gpu), steps)
                 self._kept = (key, kept, self.worked_out(kept))
             return self._kept[1:]
+
+    def _steps_of(self, gpu: Mapping[str, object], formats: pl.Series) -> pl.DataFrame:
+        """The steps of the engines that this GPU runs: framework, at_least_gib."""
+        run = self._frameworks.filter(pl.col("format").is_in(formats.implode()))
+        mine = self.steps.filter(pl.col("gpu") == gpu["gpu"]).drop("gpu")
+        return mine.join(run, on="framework", how="semi").sort("framework")
 
     def _filtered(self, formats: pl.Series, gpu: Mapping[str, object]) -> pl.DataFrame:
         capability = pl.lit(gpu["capability"], dtype=pl.Int16)

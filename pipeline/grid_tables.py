@@ -42,8 +42,9 @@ def with_facts(
 ) -> pl.DataFrame:
     """Formats (the columns `FORMAT`), numbered in that order, with what the estimator reads of each part.
 
-    Adds engine, parallel_mode, memory_utilization, framework_citation; quant_class, the densities, scope,
-    compute_dtype, quant_citation; the bytes per element of keys and values, kv_dtype_citation.
+    Adds engine, parallel_mode, memory_utilization, share_of_free, framework_citation; quant_class, the
+    densities, scope, compute_dtype, quant_citation; the bytes per element of keys and values,
+    kv_dtype_citation.
     """
     engines = frameworks.select(
         "framework",
@@ -51,6 +52,7 @@ def with_facts(
         "parallel_mode",
         "serves",
         memory_utilization=pl.when(pl.col("memory_policy") == "utilization_of_total").then("memory_fraction"),
+        share_of_free=pl.when(pl.col("memory_policy") == "fraction_of_free").then("memory_fraction"),
         framework_citation="citation",
     )
     densities = quants.select(*QUANT_COLUMNS, quant_citation="citation")

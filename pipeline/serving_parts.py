@@ -16,7 +16,7 @@ from pipeline.grid_resource import ProjectGrid
 from warehouse.dictionary import conform
 
 CUBE = "serving"
-READS = (*SUPPORT_READS, "coefficients", "weights", "serving_anchors")
+READS = (*SUPPORT_READS, "coefficients", "weights", "runtime", "runtime_steps", "serving_anchors")
 
 
 @dataclass
@@ -49,8 +49,11 @@ def prepare(grid: ProjectGrid, gpus: Sequence[str], tables: Mapping[str, pl.Data
     inputs = cube_inputs(CUBE, grid, gpus, tables, partial(grid_tables.serving_formats, grid.grid))
     coefficients = tables["coefficients"]
     left = serving_cube.serving_recipes(
-        *inputs.recipe_inputs(), inputs.typed(grid.grid.workload_rows().lazy())
+        *inputs.recipe_inputs(),
+        inputs.typed(tables["runtime"].lazy()),
+        inputs.typed(grid.grid.workload_rows().lazy()),
     ).collect()
+    larger = inputs.typed(tables["runtime_steps"].lazy()).collect()
     anchors = grid_tables.in_text(tables["serving_anchors"].lazy())
     evidence = inputs.evidence(measured.accepted_serving(anchors))
     stacks = cube.stacks(inputs.rates, evidence, coefficients, inputs.formats, "serving")
@@ -58,7 +61,7 @@ def prepare(grid: ProjectGrid, gpus: Sequence[str], tables: Mapping[str, pl.Data
     return ServingParts(
         ids=inputs.ids,
         gpus=inputs.gpus.join(links, on="gpu", how="left"),
-        recipes=inputs.by_class(left),
+        recipes=inputs.by_class(left, partial(serving_cube.at_size, runtime_steps=larger)),
         stacks=inputs.typed(stacks.lazy()).collect(),
         rates=calibration.serving_rates(inputs.gpus),
         coefficients=coefficients,

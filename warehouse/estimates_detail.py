@@ -25,12 +25,19 @@ _SHARE = (
     "(g.memory_gib::FLOAT * CASE WHEN f.memory_policy = 'utilization_of_total' "
     "THEN f.memory_fraction::FLOAT END)"
 )
+# an engine with a share of what is free leaves the rest of it free beside its cache
+_KEPT = (
+    "round(e.kv_cache_gib::DOUBLE * coalesce(1.0 / CASE WHEN f.memory_policy = 'fraction_of_free' "
+    "THEN f.memory_fraction END - 1.0, 0.0), 3)"
+)
 _HEADROOM = "round(({0})::DOUBLE - e.total_gib::DOUBLE, 5)"
 
 
 def _of_engine(usable: str, has_engines: bool) -> str:
     """What an engine may use of what the system leaves; null stays null."""
-    narrowed = f"CASE WHEN {usable} IS NOT NULL THEN least(({usable})::FLOAT, {_SHARE}) END"
+    narrowed = (
+        f"CASE WHEN {usable} IS NOT NULL THEN (least(({usable})::FLOAT, {_SHARE}) - {_KEPT})::FLOAT END"
+    )
     return narrowed if has_engines else f"({usable})::FLOAT"
 
 

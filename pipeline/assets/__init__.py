@@ -19,14 +19,14 @@ from pipeline.assets.evidence import (
     verdict_accuracy,
     verdict_audit,
 )
-from pipeline.assets.factors import kv_cache, runtime, runtime_steps, weights
+from pipeline.assets.factors import kv_cache, kv_cache_steps, runtime, runtime_steps, weights
 from pipeline.assets.release import release_asset
 from pipeline.assets.sources import ReadSources, source_assets
 from pipeline.partitions import gpu_partitions
 from pipeline.project import Project
 from warehouse.dictionary import tables
 
-FACTORS = (weights, kv_cache, runtime, runtime_steps)
+FACTORS = (weights, kv_cache, kv_cache_steps, runtime, runtime_steps)
 EVIDENCE = (
     anchor_residuals,
     anchor_resolution,

@@ -3,11 +3,9 @@
 import dagster as dg
 import polars as pl
 
-from estimator import engine_runtime as engine_runtimes
-from estimator import runtime as runtimes
 from pipeline import grid_tables
 from pipeline.assets.table_asset import table_asset
-from pipeline.factor_tables import kv_cache_at, runtime_at, weights_of
+from pipeline.factor_tables import kv_cache_at, kv_cache_steps_at, runtime_at, runtime_steps_at, weights_of
 from pipeline.grid_resource import ProjectGrid
 
 
@@ -88,6 +86,27 @@ def runtime(
 
 
 @table_asset()
+def kv_cache_steps(
+    grid: dg.ResourceParam[ProjectGrid],
+    models: pl.LazyFrame,
+    layers: pl.LazyFrame,
+    llama_cpp_layers: pl.LazyFrame,
+    frameworks: pl.LazyFrame,
+    framework_steps: pl.LazyFrame,
+    quants: pl.LazyFrame,
+    kv_dtypes: pl.LazyFrame,
+) -> pl.LazyFrame:
+    """As `kv_cache`, by GPU memory: bytes that engines reserve beyond it on larger GPUs."""
+    tables = {
+        "layers": layers, "llama_cpp_layers": llama_cpp_layers, "frameworks": frameworks,
+        "framework_steps": framework_steps, "quants": quants, "kv_dtypes": kv_dtypes,
+    }  # fmt: skip
+    return kv_cache_steps_at(
+        grid_tables.contexts(grid.span).lazy(), grid_tables.published_models(models, grid.span), grid, tables
+    )
+
+
+@table_asset()
 def runtime_steps(
     grid: dg.ResourceParam[ProjectGrid],
     models: pl.LazyFrame,
@@ -99,13 +118,8 @@ def runtime_steps(
     coefficients: pl.DataFrame,
 ) -> pl.LazyFrame:
     """Model x framework x n_gpus x GPU memory: bytes that engines take beyond `runtime` on larger GPUs."""
-    numbered = grid_tables.formats(grid.grid, frameworks, quants, kv_dtypes)
-    spanned = grid_tables.published_models(models, grid.span)
-    engines = grid_tables.stacks(numbered, frameworks).unique("framework", keep="any").drop("backend")
-    return engine_runtimes.runtime_steps(
-        spanned.join(runtimes.attention_shapes(layers), on="model"),
-        engines,
-        grid_tables.gpu_counts(grid.span).lazy(),
-        framework_steps,
-        coefficients,
-    )
+    tables = {
+        "layers": layers, "frameworks": frameworks, "framework_steps": framework_steps, "quants": quants,
+        "kv_dtypes": kv_dtypes, "coefficients": coefficients.lazy(),
+    }  # fmt: skip
+    return runtime_steps_at(grid_tables.published_models(models, grid.span), grid, tables)

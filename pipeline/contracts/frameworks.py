@@ -39,6 +39,8 @@ class Profile(Strict):
     kv_block_tokens: PositiveInt | None = None
     context_step_tokens: PositiveInt | None = None
     quantized_kv_start_tokens: PositiveInt | None = None
+    smallest_step_names: list[Text] | None = None
+    needs_full_context: bool | None = None
 
 
 class Memory(Strict):
@@ -202,6 +204,7 @@ def _row(framework: str, records: Mapping[str, FrameworkRecord]) -> dict[str, An
     runtime = _inherited(record.runtime, engine.runtime)
     memory = _inherited(record.memory, engine.memory)
     cache = _inherited(record.cache, engine.cache)
+    profile["smallest_step_names"] = ";".join(profile["smallest_step_names"] or []) or None
     cache["half_state_types"] = ";".join(cache["half_state_types"] or []) or None
     first_citation = next(iter(record.cite))
     return {

@@ -19,7 +19,7 @@ KINDS = ("gpu", "model", "quant", "framework")
 
 
 class MemoryReportRow(StrictRow):
-    """One report, by our ids. Without context_tokens it failed at any length, so the shortest is judged."""
+    """One report, by our ids. Without context_tokens none was asked for, see `estimator.verdict_audit`."""
 
     gpu: Text
     n_gpus: PositiveShort

@@ -27,5 +27,7 @@ def weight_tables(tables: Mapping[str, pl.DataFrame]) -> dict[str, pl.DataFrame]
     checkpoints = checkpoint_bytes(
         census, named["models"], named["checkpoint_recipes"], named["checkpoint_layouts"]
     )
-    stored = stored_weights(named["models"], facts, quants, files.lazy(), checkpoints.collect().lazy())
+    stored = stored_weights(
+        named["models"], facts, quants, files.lazy(), checkpoints.collect().lazy(), named["unsloth_dynamic"]
+    )
     return {"gguf_files": files, "stored_weights": conform(stored.collect(), "stored_weights")}

@@ -96,17 +96,16 @@ AWQ: dict[str, Any] = {
 }  # fmt: skip
 LLAMA_CPP: dict[str, Any] = {
     "framework": "llama.cpp", "engine": "llama.cpp", "backend": "cuda", "parallel_mode": "layer",
-    "memory_utilization": None, "framework_citation": "llama.cpp", "kv_dtype": "f16",
+    "memory_utilization": None, "share_of_free": None, "framework_citation": "llama.cpp", "kv_dtype": "f16",
     "k_bytes_per_element": 2.0, "v_bytes_per_element": 2.0, "kv_dtype_citation": "kv",
 }  # fmt: skip
 VLLM: dict[str, Any] = {
     **LLAMA_CPP, "framework": "vllm", "engine": "vllm", "parallel_mode": "tensor",
     "memory_utilization": 0.92, "framework_citation": "vllm",
 }  # fmt: skip
+_SHARES = ("memory_utilization", "share_of_free", "k_bytes_per_element", "v_bytes_per_element")
 _FORMAT_SCHEMA = {
-    name: pl.Float64()
-    if name.endswith("_bpw") or name in ("memory_utilization", "k_bytes_per_element", "v_bytes_per_element")
-    else pl.String()
+    name: pl.Float64() if name.endswith("_bpw") or name in _SHARES else pl.String()
     for name in {**LLAMA_CPP, **Q4_K_M}
 }
 RESERVES = (
@@ -254,6 +253,7 @@ def stored_table(models: pl.LazyFrame, formats: pl.LazyFrame) -> pl.LazyFrame:
         quants,
         pl.LazyFrame(schema={**nothing, **flags, **roles}),
         pl.LazyFrame(schema={**nothing, "is_mtp": pl.Boolean, "part": pl.String, "bytes": pl.Int64}),
+        pl.LazyFrame(schema={"quant": pl.String, "n_params": pl.Int64, "measured_bpw": pl.Float64}),
     )
 
 

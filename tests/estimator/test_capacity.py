@@ -9,7 +9,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from estimator.capacity import VERDICT_TYPE, engine_usable_gib, gib, tight_above_gib, total_gib, verdict
+from estimator.capacity import (
+    VERDICT_TYPE,
+    claimed_gib,
+    engine_usable_gib,
+    gib,
+    tight_above_gib,
+    total_gib,
+    verdict,
+)
 
 
 def verdicts(totals: Sequence[float], usable: float | None) -> list[str | None]:
@@ -57,6 +65,16 @@ def test_engines_take_their_share(
 def test_bytes_are_published_to_a_thousandth_of_a_gib() -> None:
     """4,618,693,018 bytes / 2^30 = 4.3015 GiB."""
     assert pl.DataFrame({"b": [4_618_693_018]}).select(gib("b")).item() == 4.301
+
+
+@pytest.mark.parametrize(
+    ("share", "expected"),
+    [(None, 30.0), (0.9, 31.0), (0.8, 32.25), (1.0, 30.0)],
+)
+def test_a_cache_of_9_gib_claims_its_share_of_what_is_free(share: float | None, expected: float) -> None:
+    frame = pl.DataFrame({"total_gib": [30.0], "kv_cache_gib": [9.0], "share_of_free": [share]},
+                         schema_overrides={"share_of_free": pl.Float64})  # fmt: skip
+    assert frame.select(claimed_gib()).item() == pytest.approx(expected)
 
 
 PARTS = st.integers(0, 2**40)

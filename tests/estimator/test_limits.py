@@ -10,7 +10,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from estimator import limits
-from estimator.capacity import engine_usable_gib, gib, total_gib
+from estimator.capacity import claimed_gib, engine_usable_gib, gib, total_gib
+from estimator.gpu_steps import sizes as step_sizes
 from estimator.kv_cache import engine_windows, kv_cache
 from estimator.limits import REQUEST_TOKENS, SMALLEST_CONTEXT_TOKENS
 from estimator.runtime import attention_shapes, runtime
@@ -107,15 +108,26 @@ def cases(draw: st.DrawFn) -> Case:
     return model_frame(model), layers
 
 
-def bytes_at(case: Case, tokens: tuple[int, ...]) -> tuple[pl.LazyFrame, pl.LazyFrame]:
-    """kv_cache and runtime of the real functions."""
+def held_from(at_least_gib: float) -> pl.LazyFrame:
+    """The steps of GPUs with that much memory, as if they were those of the smallest."""
+    held = STEPS.filter(pl.col("at_least") <= at_least_gib).sort("at_least")
+    return held.last().with_columns(at_least=pl.lit(0.0))
+
+
+def step_of(gpu: dict[str, Any]) -> int:
+    return 70 if gpu["memory_gib"] >= 70 else 0
+
+
+def bytes_at(case: Case, tokens: tuple[int, ...], at_least_gib: int = 0) -> tuple[pl.LazyFrame, pl.LazyFrame]:
+    """kv_cache and runtime of the real functions, on GPUs with that much memory."""
     models, layers = case
+    steps = held_from(at_least_gib)
     storages = FORMATS.unique(["framework", "kv_dtype"], keep="first", maintain_order=True)
     cache = kv_cache(
         models.select("model", "model_type", "n_layers", "model_citation"),
         layers,
         as_llama_cpp_layers(layers),
-        storages.join(engine_windows(PROFILES, STEPS), on="framework"),
+        storages.join(engine_windows(PROFILES, steps), on="framework"),
         contexts(*tokens),
         counts(*N_GPUS),
     )
@@ -126,27 +138,53 @@ def bytes_at(case: Case, tokens: tuple[int, ...]) -> tuple[pl.LazyFrame, pl.Lazy
         engines.join(PROFILES, on="framework"),
         contexts(*tokens),
         counts(*N_GPUS),
-        STEPS,
+        steps,
         COEFFICIENTS,
     )
     return cache, rest
 
 
-def solved(case: Case, gpu: dict[str, Any]) -> pl.DataFrame:
-    """The limits of one GPU, with what the checks need beside them."""
+def at_sizes(case: Case, tokens: tuple[int, ...]) -> tuple[pl.LazyFrame, pl.LazyFrame]:
+    """As `bytes_at`, once per step of the engines that have any."""
+    stepped = pl.col("framework") == "vllm"
+    parts = []
+    for at_least in (0, 70):
+        size = pl.lit(at_least, pl.Int16)
+        made = [frame.with_columns(at_least_gib=size) for frame in bytes_at(case, tokens, at_least)]
+        parts.append(made if at_least == 0 else [frame.filter(stepped) for frame in made])
+    cache, rest = (pl.concat(frames) for frames in zip(*parts, strict=True))
+    return cache, rest
+
+
+def solved(case: Case, gpu: dict[str, Any], share: float | None = None) -> pl.DataFrame:
+    """The limits of one GPU, with what the checks need beside them. `share`: of free memory, in vLLM."""
     models, layers = case
-    plain, windowed = limits.knot_contexts(layers, PROFILES, BENDS)
-    tokens = {*GRID, *pl.concat([plain, windowed]).get_column("context_tokens")}
-    cache, rest = bytes_at(case, tuple(sorted(tokens)))
+    knots = pl.concat(limits.knot_contexts(layers, PROFILES, BENDS))
+    tokens = {*GRID, *knots.get_column("context_tokens")}
+    cache, rest = at_sizes(case, tuple(sorted(tokens)))
     sizes = placed_weights(models, FORMATS, counts(*N_GPUS))
     made = limits.limit_recipes(
-        FORMATS.drop("quant_citation"), settings_of(), no_refusals(), models, layers, sizes, cache, rest,
-        limits.context_steps(PROFILES), min(GRID), FACTOR,
+        with_share(share).drop("quant_citation"), settings_of(), no_refusals(), models, layers, sizes, cache,
+        rest, limits.context_steps(PROFILES), step_sizes(STEPS), min(GRID), FACTOR,
     )  # fmt: skip
-    found = limits.limits(made.recipes, made.knots, gpu)
-    return pl.concat(
-        [found, made.recipes.select("memory_utilization", "step_tokens", "reach_tokens")], how="horizontal"
-    ).join(sizes.collect(), on=["model", "framework", "quant", "n_gpus"])
+    steps = pl.DataFrame({"framework": ["vllm"], "at_least_gib": [step_of(gpu)]})
+    mine = limits.at_size(made.recipes, steps)
+    found = limits.limits(mine, made.knots, gpu)
+    beside = mine.select("memory_utilization", "share_of_free", "step_tokens", "reach_tokens")
+    return pl.concat([found, beside], how="horizontal").join(
+        sizes.collect(), on=["model", "framework", "quant", "n_gpus"]
+    )
+
+
+def with_share(share: float | None) -> pl.LazyFrame:
+    """The formats, with vLLM taking a share of what is free instead of a share of all memory."""
+    if share is None:
+        return FORMATS
+    is_vllm = pl.col("framework") == "vllm"
+    return FORMATS.with_columns(
+        memory_utilization=pl.when(~is_vllm).then("memory_utilization"),
+        share_of_free=pl.when(is_vllm).then(pl.lit(share)),
+    )
 
 
 def settings_of() -> pl.LazyFrame:
@@ -159,8 +197,9 @@ def settings_of() -> pl.LazyFrame:
 
 
 def with_totals(case: Case, rows: pl.DataFrame, gpu: dict[str, Any]) -> pl.DataFrame:
-    """Adds total_gib at each row's context_tokens as the cube publishes it, and what the engine may use."""
-    cache, rest = bytes_at(case, tuple(sorted(set(rows.get_column("context_tokens")))))
+    """Adds total_gib at each row's context_tokens as the cube judges it, and what the engine may use."""
+    tokens = tuple(sorted(set(rows.get_column("context_tokens"))))
+    cache, rest = bytes_at(case, tokens, step_of(gpu))
     usable = engine_usable_gib(
         pl.lit(gpu["usable_gib"], dtype=pl.Float32), pl.lit(gpu["memory_gib"], dtype=pl.Float32)
     )
@@ -174,22 +213,24 @@ def with_totals(case: Case, rows: pl.DataFrame, gpu: dict[str, Any]) -> pl.DataF
             kv_cache_gib=gib("reserved_bytes"),
             runtime_gib=gib("runtime_bytes"),
         )
-        .with_columns(total_gib=total_gib().cast(pl.Float32), usable_gib=usable)
+        .with_columns(total_gib=total_gib())
+        .with_columns(total_gib=claimed_gib(), usable_gib=usable)
         .collect()
     )  # fmt: skip
 
 
+shares = st.sampled_from([None, 0.8, 0.9])
 sizes = st.sampled_from([4.0, 8.0, 12.0, 16.0, 24.0, 48.0, 80.0])
 
 
 @pytest.mark.slow
 @settings(deadline=None, max_examples=25, suppress_health_check=[HealthCheck.too_slow])
-@given(cases(), sizes, st.floats(0, 1))
+@given(cases(), sizes, st.floats(0, 1), shares)
 def test_the_longest_context_fits_and_one_step_more_does_not(
-    case: Case, memory: float, reserve: float
+    case: Case, memory: float, reserve: float, share: float | None
 ) -> None:
     gpu = {"gpu": "x", "memory_gib": memory, "usable_gib": round(memory - 0.3 - reserve, 5)}
-    found = solved(case, gpu)
+    found = solved(case, gpu, share)
     if found.is_empty():
         return
     step = pl.col("step_tokens").cast(pl.Int32)

@@ -10,7 +10,14 @@ import polars as pl
 import pytest
 
 from estimator.calibration import serving_rates
-from estimator.serving_cube import KEY, body_active_params, mid_output_tokens, serving, serving_recipes
+from estimator.serving_cube import (
+    KEY,
+    at_size,
+    body_active_params,
+    mid_output_tokens,
+    serving,
+    serving_recipes,
+)
 from tests.estimator.cube_cases import (
     COEFFICIENTS,
     DENSE,
@@ -22,6 +29,7 @@ from tests.estimator.cube_cases import (
     cube_settings,
     gpu_stacks,
     no_refusals,
+    runtime_table,
     two_models,
     weight_table,
 )
@@ -51,7 +59,14 @@ def recipes() -> pl.DataFrame:
     settings = cube_settings().filter(pl.col("framework") == "vllm")
     return (
         serving_recipes(
-            formats.drop("quant_citation"), settings, no_refusals(), models, layers, weight_table(), WORKLOADS
+            formats.drop("quant_citation"),
+            settings,
+            no_refusals(),
+            models,
+            layers,
+            weight_table(),
+            runtime_table(),
+            WORKLOADS,
         )
         .with_columns(STACK_IDS)
         .collect()
@@ -130,12 +145,28 @@ def test_nothing_is_served_where_nothing_fits() -> None:
 
 
 def test_the_pool_by_hand() -> None:
-    """24 x 0.92 GiB - 1.5 GB - 16.06 GB = 6.148 GB over 0.2013 GB a request: 30."""
-    pool = 24 * 0.92 * 2**30 - 1.5e9 - 16_060_522_496
+    """24 x 0.92 GiB - 0.79 GB of runtime - 16.06 GB = 6.862 GB over 0.2013 GB a request: 34."""
+    runtime = (204.8 + 368.64) * 2**20 + 2 * 2048 * 4096 * 11
+    pool = 24 * 0.92 * 2**30 - runtime - 16_060_522_496
     found = one("native/bf16", "1k/1k", 4096)
-    assert found["max_concurrency"] == int(pool / (1536 * 131_072)) == 30
+    assert found["max_concurrency"] == int(pool / (1536 * 131_072)) == 34
     assert found["limited_by"] == "capacity"
     assert one("native/bf16", "1k/1k", 16)["limited_by"] in ("bandwidth", "compute")
+
+
+def test_a_larger_step_takes_more_runtime_memory() -> None:
+    """Rows, their order and everything but runtime memory stay."""
+    more = recipes().select("model", "framework", "n_gpus").unique().with_columns(
+        at_least_gib=pl.lit(70, pl.Int16), extra_bytes=pl.lit(4 * 2**30)
+    )  # fmt: skip
+    steps = pl.DataFrame(
+        {"framework": ["vllm"], "at_least_gib": [70]}, schema_overrides={"at_least_gib": pl.Int16}
+    )
+    larger = at_size(recipes(), steps, more)
+    assert larger.drop("runtime_bytes").equals(recipes().drop("runtime_bytes"))
+    rise = larger.get_column("runtime_bytes") - recipes().get_column("runtime_bytes")
+    assert rise.min() == rise.max() == 4 * 2**30
+    assert at_size(recipes(), steps.clear(), more).equals(recipes())
 
 
 def test_speeds_keep_their_order_and_are_positive() -> None:
@@ -161,7 +192,7 @@ def test_more_requests_give_more_together_and_less_each() -> None:
 
 
 def test_a_second_gpu_holds_more_requests() -> None:
-    assert one("native/bf16", "1k/1k", 16, n_gpus=2)["max_concurrency"] > 30
+    assert one("native/bf16", "1k/1k", 16, n_gpus=2)["max_concurrency"] > 34
     assert (
         one("native/bf16", "1k/1k", 16, n_gpus=2)["output_tok_s_mid"]
         > one("native/bf16", "1k/1k", 16)["output_tok_s_mid"]

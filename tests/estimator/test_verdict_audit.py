@@ -7,7 +7,7 @@ from typing import Any
 import polars as pl
 import pytest
 
-from estimator.verdict_audit import COMMON, in_steps, verdict_accuracy, verdict_audit
+from estimator.verdict_audit import COMMON, in_steps, report_settings, verdict_accuracy, verdict_audit
 
 GIB = 2**30
 SETTING: dict[str, Any] = {
@@ -23,22 +23,37 @@ SCHEMA = {"printed_weights_gib": pl.Float64, "explanation": pl.String, "locator"
 
 
 def audited(
-    weights: float, cache: float = 1.0, share: float | None = None, unified: bool = False, **changes: Any
+    weights: float,
+    cache: float = 1.0,
+    share: float | None = None,
+    unified: bool = False,
+    share_of_free: float | None = None,
+    **changes: Any,
 ) -> pl.DataFrame:
     """The audit of one setting on a card of 24 GiB, 23.5 of them usable, with 0.5 GiB of runtime memory."""
     settings = in_steps(pl.LazyFrame([{**SETTING, **changes}], schema_overrides=SCHEMA)).collect()
     assert set(settings.columns) == set(COMMON)
+    settings = settings.with_columns(at_least_gib=pl.lit(0, pl.Int16))
     memory = settings.lazy().with_columns(
         weights_bytes=pl.lit(round(weights * GIB)),
         reserved_bytes=pl.lit(round(cache * GIB)),
         runtime_bytes=pl.lit(GIB // 2),
     )
-    formats = pl.LazyFrame({"framework": ["llama.cpp"], "memory_utilization": [share]},
-                           schema_overrides={"memory_utilization": pl.Float64})  # fmt: skip
+    formats = pl.LazyFrame(
+        {"framework": ["llama.cpp"], "memory_utilization": [share], "share_of_free": [share_of_free]},
+        schema_overrides={"memory_utilization": pl.Float64, "share_of_free": pl.Float64},
+    )
     gpus = pl.LazyFrame(
         {"gpu": ["card"], "memory_gib": [24.0], "usable_gib": [23.5], "unified_memory": [unified]}
     )
     return verdict_audit(settings.lazy(), memory, memory, memory, formats, gpus).collect()
+
+
+def test_a_share_of_what_is_free_leaves_the_rest_of_it_free() -> None:
+    """18 + 4 + 0.5 of 23.5 GiB fit; a cache of 4 GiB in 0.75 of what is free needs 5.333."""
+    assert audited(18.0, 4.0).item(0, "verdict") == "comfortable"
+    row = audited(18.0, 4.0, share_of_free=0.75).row(0, named=True)
+    assert (row["total_gib"], row["verdict"]) == (22.5, "no_fit")
 
 
 @pytest.mark.parametrize(
@@ -97,3 +112,24 @@ def test_the_matrix_counts_every_row_once() -> None:
         ("comfortable", 2, 0.5, 0, 0),
         ("no_fit", 2, 0.5, 1, 1),
     ]
+
+
+@pytest.mark.parametrize(
+    ("framework", "stated", "judged"),
+    [("vllm", None, 131_072), ("vllm", 4096, 4096), ("lmdeploy", None, None)],
+)
+def test_without_a_context_an_engine_may_need_the_native_one(
+    framework: str, stated: int | None, judged: int | None
+) -> None:
+    report = {
+        "report": "r", "gpu": "card", "n_gpus": 1, "model": "m", "quant": "q", "framework": framework,
+        "context_tokens": stated, "outcome": "out_of_memory", "explanation": None, "citation": "c",
+        "locator": None,
+    }  # fmt: skip
+    found = report_settings(
+        pl.LazyFrame([report], schema_overrides={"context_tokens": pl.Int32, "explanation": pl.String}),
+        pl.LazyFrame({"gpu": ["card"], "vendor": ["nvidia"], "category": ["consumer"]}),
+        pl.LazyFrame({"model": ["m"], "native_context_tokens": [131_072]}),
+        pl.LazyFrame({"framework": ["vllm", "lmdeploy"], "profile_needs_full_context": [True, None]}),
+    ).collect()  # fmt: skip
+    assert found.get_column("context_tokens").to_list() == [judged]

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from estimator.stored_weights import own_densities
 from tests.estimator.cube_cases import (
     BF16,
     LLAMA_CPP,
@@ -183,3 +184,26 @@ def test_every_cell_is_there_once_and_sorted() -> None:
     assert found.height == 2 * 2 * 2
     assert found.null_count().sum_horizontal().item() == 0
     assert found.schema["n_gpus"] == pl.Int16
+
+
+def test_a_published_file_of_the_same_shape_comes_before_the_usual_density() -> None:
+    """8,030,261,248 parameters: the files of that size count, the median of two, no other size or format."""
+    models = pl.LazyFrame(
+        {
+            "model": ["m"],
+            "head_params": [525_336_576],
+            "embedding_params": [525_336_576],
+            "per_layer_embedding_params": [0],
+            "body_params": [6_979_588_096],
+            "expert_params": [None],
+        },
+        schema_overrides={"expert_params": pl.Int64},
+    )
+    files = pl.LazyFrame(
+        {
+            "quant": ["a", "a", "a", "b"],
+            "n_params": [8_030_261_312, 8_030_261_248, 8_190_735_360, 70_000_000_000],
+            "measured_bpw": [3.0, 3.5, 9.0, 4.0],
+        }
+    )
+    assert own_densities(models, files).collect().rows() == [("m", "a", 3.25)]

@@ -9,7 +9,13 @@ import pytest
 
 from pipeline import estimate_parts, grid_tables, limit_parts
 from pipeline.contracts.sources import read_sources
-from pipeline.factor_tables import kv_cache_at, runtime_at, weights_of
+from pipeline.factor_tables import (
+    kv_cache_at,
+    kv_cache_steps_at,
+    runtime_at,
+    runtime_steps_at,
+    weights_of,
+)
 from pipeline.grid_resource import ProjectGrid, project_grid
 from pipeline.partitions import published_gpus
 from pipeline.project import project
@@ -36,7 +42,9 @@ def tables(grid: ProjectGrid) -> dict[str, pl.DataFrame]:
     made = {
         "weights": weights_of(numbered, counts, models, lazy),
         "kv_cache": kv_cache_at(on_grid, models, grid, lazy),
+        "kv_cache_steps": kv_cache_steps_at(on_grid, models, grid, lazy),
         "runtime": runtime_at(on_grid, models, grid, lazy),
+        "runtime_steps": runtime_steps_at(models, grid, lazy),
     }
     return known | {name: conform(frame, name).collect() for name, frame in made.items()}
 
