@@ -1,0 +1,355 @@
+"""Published sizes of weight files beside the sizes that the rules give. Pure polars.
+
+What a file was made like (importance matrix, rules before or after the change of 2026, prediction layers, a
+copy of the output matrix) is read off its note, name, publisher, printed parameters or the other files of its
+repository, never off its own size.
+"""
+
+from __future__ import annotations
+
+from datetime import date
+from typing import Final
+
+import polars as pl
+
+BYTES_PER_GIB: Final = 2**30
+DECIMALS: Final = 5
+KEY: Final = ("file_id",)
+# llama.cpp 0c1e57098 src/llama-quant.cpp, `tensor_requires_imatrix` and quantize.cpp: refused without one.
+NEEDS_IMATRIX: Final = ("gguf/iq1_s", "gguf/iq1_m", "gguf/iq2_xxs", "gguf/iq2_xs", "gguf/iq2_s",
+                        "gguf/q2_k_s")  # fmt: skip
+NAMES_IMATRIX: Final = r"(?i)(^|[-_./])(i1|imat|imatrix)([-_./]|$)"
+# A catalogue's default variant: Cortex builds Q4_K_M where nothing else is asked for.
+DEFAULT_VARIANT: Final = "default variant"
+DEFAULT_QUANT: Final = "gguf/q4_k_m"
+# gpt-oss is published in MXFP4: a converted file has the experts as they are, whatever 16-bit label it has.
+MXFP4_TYPE: Final = "gpt_oss"
+MXFP4_QUANT: Final = "gguf/mxfp4_bf16"
+AS_PUBLISHED: Final = ("same", "quantised-variant")
+RULES_CHANGED: Final = date(2026, 1, 1)  # first file sizes by the new rules are of models of February 2026
+# The converter has always kept prediction layers of these; of others it has since spring 2026.
+ALWAYS_WITH_MTP: Final = ("glm4_moe", "glm_moe_dsa", "hy_v3")
+MTP_KEPT_SINCE: Final = date(2026, 4, 20)
+RECIPE: Final = ("with_imatrix", "is_before_2026", "with_mtp", "with_output_copy")
+EXACT_FITS_PERCENT: Final = 0.1  # an exact size that fits so well speaks for a variant in its repository
+PART_OF_A_FILE: Final = 0.2  # a size below this share of the estimate is that of one part of a split file
+OWN_RECIPE_NAME: Final = (
+    r"(?i)(qat|autoround|apex|neo[-_]|brainstorm|reap|pruned|otq|mtp[-_.]|otf|hybrid|max[-_]?plus|"
+    r"q4_0_[48]_[48]|mxfp4[-_]experimental)"
+)
+DYNAMIC: Final = "gguf/ud-"
+
+
+def file_size_residuals(
+    sizes: pl.LazyFrame,
+    models: pl.LazyFrame,
+    facts: pl.LazyFrame,
+    files: pl.LazyFrame,
+    copies: pl.LazyFrame,
+    headers: pl.LazyFrame,
+    stored: pl.LazyFrame,
+    publishers: pl.LazyFrame,
+    tokenizers: pl.LazyFrame,
+    dynamic: pl.LazyFrame,
+) -> pl.LazyFrame:
+    """The table `file_size_residuals`: one row per file_id, estimated and published bytes and the error.
+
+    `sizes`: file_sizes; `models`: model, model_type, release_date, computed_params, embedding_params,
+    mtp_params; `facts`: quantize_facts; `files`: gguf_files; `copies`:
+    `gguf_output_copies.files_with_output_copy`; `headers`: gguf_headers; `stored`: stored_weights;
+    `publishers`, `tokenizers`, `dynamic`: gguf_publishers, gguf_tokenizers, unsloth_dynamic. Rows without an
+    estimate say why in `unmatched_reason`; rows that are not judged say why in `explanation`.
+    """
+    rows = _with_habits(_with_recipe_facts(sizes, models, facts), publishers)
+    ggufs = _chosen_variants(_variants(_with_imatrix(rows), files, copies, headers))
+    others = _by_stored_weights(
+        rows.join(ggufs.select("file_id"), on="file_id", how="anti"), stored, headers
+    )
+    joined = pl.concat([ggufs, others], how="diagonal_relaxed")
+    return _judged(_with_errors(joined), tokenizers, dynamic).select(COLUMNS).sort(KEY)
+
+
+COLUMNS: Final = (
+    "file_id", "kind", "hf_repo", "model", "quant", "quant_basis", "size_kind", "basis", *RECIPE,
+    "imatrix_basis", "variant_basis", "tensor_bytes", "header_bytes", "metadata_basis", "estimated_bytes",
+    "published_bytes", "published_gib", "tolerance_gib", "error_bytes", "error_percent", "is_within_rounding",
+    "is_basis", "is_judged", "unmatched_reason", "explanation", "citation",
+)  # fmt: skip
+
+
+def _with_recipe_facts(sizes: pl.LazyFrame, models: pl.LazyFrame, facts: pl.LazyFrame) -> pl.LazyFrame:
+    """Adds publisher, quant_basis and what is known of the model; reads a 16-bit label of gpt-oss as MXFP4."""
+    known = models.select(
+        "model", "model_type", "release_date", "computed_params", "embedding_params", "mtp_params"
+    ).join(facts.select("model", "is_tied", "gguf_has_mtp"), on="model", how="left")
+    assumed = (
+        pl.col("quant").is_null()
+        & pl.col("quant_name").is_null()
+        & pl.col("model").is_not_null()
+        & pl.col("note").str.starts_with(DEFAULT_VARIANT).fill_null(False)
+    )
+    published_in_mxfp4 = (
+        (pl.col("model_type") == MXFP4_TYPE)
+        & pl.col("quant").is_in(["gguf/f16", "gguf/bf16"])
+        & pl.col("model_relation").is_in(AS_PUBLISHED)
+    )
+    return (
+        sizes.join(known, on="model", how="left")
+        .with_columns(
+            publisher=pl.col("hf_repo").str.extract(r"^([^/]+)/"),
+            quant_basis=pl.when(assumed).then(pl.lit("assumed"))
+            .when(pl.col("quant").is_not_null()).then(pl.lit("stated")),
+            quant=pl.when(assumed).then(pl.lit(DEFAULT_QUANT))
+            .when(published_in_mxfp4).then(pl.lit(MXFP4_QUANT))
+            .otherwise("quant"),
+            published=pl.coalesce(pl.col("size_bytes").cast(pl.Float64), pl.col("size_gib") * BYTES_PER_GIB),
+        )
+        .with_columns(
+            is_before_2026=(pl.col("release_date") < RULES_CHANGED).fill_null(True),
+            usual_mtp=_usual_mtp(),
+            usual_copy=_printed_copy(),
+        )
+    )  # fmt: skip
+
+
+def _usual_mtp() -> pl.Expr:
+    """Whether the file has prediction layers: by the parameters it prints, else by when the converter began
+    to keep them.
+    """
+    more = (pl.col("params_exact") - pl.col("computed_params")).abs()
+    printed = (pl.col("params_exact") - pl.col("computed_params") - pl.col("mtp_params")).abs() < more
+    kept = pl.col("model_type").is_in(ALWAYS_WITH_MTP) | (pl.col("release_date") >= MTP_KEPT_SINCE)
+    has = pl.col("gguf_has_mtp").fill_null(False) & (pl.col("mtp_params") > 0)
+    return has & pl.coalesce(printed, kept.fill_null(False))
+
+
+def _printed_copy() -> pl.Expr:
+    """Whether the parameters that a file prints are those of a model with an output matrix of its own."""
+    more = pl.col("params_exact") - pl.col("computed_params")
+    return pl.col("is_tied").fill_null(False) & (
+        (more - pl.col("embedding_params")).abs() < more.abs()
+    ).fill_null(False)
+
+
+def _with_habits(rows: pl.LazyFrame, publishers: pl.LazyFrame) -> pl.LazyFrame:
+    """Adds habit_imatrix and habit_recipe: what the first habit of the publisher that holds says of each."""
+    habits = publishers.rename({name: f"habit_{name}" for name in ("quants", "with_imatrix", "recipe")})
+    held = (
+        rows.join(
+            habits.select("publisher", "order", "repo_part", "released_from", "habit_quants",
+                          "habit_with_imatrix", "habit_recipe", habit_types="model_types"),
+            on="publisher",
+        )
+        .filter(
+            _absent_or("repo_part", pl.col("hf_repo").str.contains(pl.col("repo_part"), literal=True)),
+            _absent_or("habit_quants", _is_listed("habit_quants", "quant")),
+            _absent_or("habit_types", _is_listed("habit_types", "model_type")),
+            _absent_or("released_from", pl.col("release_date") >= pl.col("released_from")),
+        )
+        .sort("file_id", "order")
+        .group_by("file_id", maintain_order=True)
+        .agg(
+            habit_imatrix=pl.col("habit_with_imatrix").drop_nulls().first(),
+            habit_recipe=pl.col("habit_recipe").filter(pl.col("habit_recipe") != "plain").first(),
+        )
+    )  # fmt: skip
+    return rows.join(held, on="file_id", how="left")
+
+
+def _absent_or(condition: str, holds: pl.Expr) -> pl.Expr:
+    return pl.col(condition).is_null() | holds.fill_null(False)
+
+
+def _is_listed(names: str, name: str) -> pl.Expr:
+    padded = pl.concat_str(pl.lit(" "), names, pl.lit(" "))
+    return padded.str.contains(pl.concat_str(pl.lit(" "), name, pl.lit(" ")), literal=True)
+
+
+def _with_imatrix(rows: pl.LazyFrame) -> pl.LazyFrame:
+    """Adds with_imatrix and imatrix_basis: note, name, publisher, required by the format, or default."""
+    note = pl.col("note").str.extract(r"(?i)\b(imatrix|static)\b").str.to_lowercase()
+    named = pl.concat_str(["hf_repo", "file_name"], separator="/", ignore_nulls=True).str.contains(
+        NAMES_IMATRIX
+    ).fill_null(False)  # fmt: skip
+    needs = pl.col("quant").is_in(NEEDS_IMATRIX)
+    habit = pl.col("habit_imatrix").is_not_null()
+    return rows.with_columns(
+        imatrix_basis=pl.when(note.is_not_null()).then(pl.lit("note"))
+        .when(named).then(pl.lit("name"))
+        .when(needs).then(pl.lit("required"))
+        .when(habit).then(pl.lit("publisher"))
+        .otherwise(pl.lit("default")),
+    ).with_columns(
+        with_imatrix=pl.when(pl.col("imatrix_basis") == "note").then(note == "imatrix")
+        .when(pl.col("imatrix_basis") == "publisher").then("habit_imatrix")
+        .otherwise(pl.col("imatrix_basis").is_in(["name", "required"])),
+    )  # fmt: skip
+
+
+def _variants(
+    rows: pl.LazyFrame, files: pl.LazyFrame, copies: pl.LazyFrame, headers: pl.LazyFrame
+) -> pl.LazyFrame:
+    """Rows of GGUF files x with_mtp x with_output_copy that the model has: tensor_bytes, header_bytes,
+    estimated and whether it fits.
+    """
+    on = ["model", "quant", "with_imatrix", "is_before_2026"]
+    columns = [*on, "with_mtp", "tensor_bytes", "expert_bytes"]
+    made = pl.concat(
+        [
+            files.select(columns).with_columns(with_output_copy=pl.lit(False)),
+            copies.select(columns).with_columns(with_output_copy=pl.lit(True)),
+        ],
+        how="vertical_relaxed",
+    )
+    kept_experts = made.filter(pl.col("quant") == MXFP4_QUANT).select(
+        *on[:1], *on[2:], "with_mtp", "with_output_copy", kept_expert_bytes="expert_bytes"
+    )
+    tensors = pl.when((pl.col("habit_recipe") == "keeps_mxfp4").fill_null(False)).then(
+        pl.col("tensor_bytes") - pl.col("expert_bytes") + pl.col("kept_expert_bytes").fill_null(0)
+    ).otherwise("tensor_bytes")  # fmt: skip
+    head = headers.select("model", "with_mtp", "header_bytes", "metadata_basis")
+    return (
+        rows.filter(pl.col("format") == "gguf")
+        .join(made, on=on)
+        .join(kept_experts, on=["model", "with_imatrix", "is_before_2026", "with_mtp", "with_output_copy"],
+              how="left")
+        .join(head, on=["model", "with_mtp"], how="left")
+        .with_columns(tensor_bytes=tensors, basis=pl.lit("tensors"))
+        .with_columns(estimated_bytes=_whole_bytes())
+        .with_columns(fits=_fits())
+    )  # fmt: skip
+
+
+def _whole_bytes() -> pl.Expr:
+    header = pl.when(pl.col("size_kind") == "file").then(pl.col("header_bytes").fill_null(0)).otherwise(0)
+    return pl.col("tensor_bytes") + header
+
+
+def _fits() -> pl.Expr:
+    error = (pl.col("estimated_bytes") - pl.col("published")).abs()
+    rounding = pl.col("tolerance_gib") * BYTES_PER_GIB
+    return error <= pl.coalesce(rounding, pl.col("published") * EXACT_FITS_PERCENT / 100)
+
+
+def _chosen_variants(variants: pl.LazyFrame) -> pl.LazyFrame:
+    """One row per file: the variant its parameters or the OTHER files of its repository speak for, else the
+    usual one. variant_basis: parameters, repository, usual.
+    """
+    repository = ["hf_repo", "model", "with_mtp", "with_output_copy"]
+    is_usual = (pl.col("with_mtp") == pl.col("usual_mtp")) & (
+        pl.col("with_output_copy") == pl.col("usual_copy")
+    )
+    in_repository = pl.col("fits").cast(pl.Int32).sum().over(repository)
+    elsewhere = (
+        pl.when(pl.col("hf_repo").is_not_null() & pl.col("params_exact").is_null())
+        .then(in_repository - pl.col("fits").cast(pl.Int32))
+        .otherwise(0)
+    )
+    return (
+        variants.with_columns(is_usual=is_usual, votes=elsewhere)
+        .sort("file_id", "votes", "is_usual", "with_mtp", "with_output_copy",
+              descending=[False, True, True, False, False])
+        .unique("file_id", keep="first", maintain_order=True)
+        .with_columns(
+            variant_basis=pl.when(pl.col("params_exact").is_not_null()).then(pl.lit("parameters"))
+            .when(pl.col("is_usual")).then(pl.lit("usual"))
+            .otherwise(pl.lit("repository"))
+        )
+    )  # fmt: skip
+
+
+def _by_stored_weights(rows: pl.LazyFrame, stored: pl.LazyFrame, headers: pl.LazyFrame) -> pl.LazyFrame:
+    """The other rows with the bytes of `stored_weights`: checkpoints, and GGUF files without rules.
+
+    Prediction layers are left out of MLX checkpoints (mlx-lm drops them) and of GGUF files.
+    """
+    head = headers.filter(~pl.col("with_mtp")).select("model", "header_bytes", "metadata_basis")
+    drops = pl.col("format").is_in(["mlx-safetensors", "gguf"])
+    is_gguf = pl.col("format") == "gguf"
+    return (
+        rows.join(stored.select("model", "quant", "basis", "file_bytes", "mtp_bytes"),
+                  on=["model", "quant"], how="left")
+        .join(head, on="model", how="left")
+        .with_columns(
+            tensor_bytes=pl.col("file_bytes") - pl.when(drops).then("mtp_bytes").otherwise(0),
+            header_bytes=pl.when(is_gguf & (pl.col("basis") != "density")).then("header_bytes"),
+            metadata_basis=pl.when(is_gguf & (pl.col("basis") != "density")).then("metadata_basis"),
+            is_before_2026=pl.lit(None, pl.Boolean),
+            basis=pl.col("basis").cast(pl.String),
+        )
+        .with_columns(estimated_bytes=_whole_bytes())
+    )  # fmt: skip
+
+
+def _with_errors(rows: pl.LazyFrame) -> pl.LazyFrame:
+    error = pl.col("estimated_bytes") - pl.col("published")
+    rounding = pl.col("tolerance_gib") * BYTES_PER_GIB
+    return rows.with_columns(
+        published_bytes="size_bytes",
+        published_gib="size_gib",
+        error_bytes=error.round(0).cast(pl.Int64),
+        error_percent=(100 * error / pl.col("published")).round(DECIMALS),
+        # a catalogue rounds to its step: half of it is still the same figure
+        is_within_rounding=(error.abs() <= rounding * (1 + 1e-9)),
+    )
+
+
+def _judged(rows: pl.LazyFrame, tokenizers: pl.LazyFrame, dynamic: pl.LazyFrame) -> pl.LazyFrame:
+    """Adds kind, is_basis, unmatched_reason, explanation and is_judged."""
+    bases = tokenizers.select("file_id").unique().with_columns(of_header=pl.lit(True))
+    measured = dynamic.select("quant", size_bytes="file_bytes").unique().with_columns(of_density=pl.lit(True))
+    near = dynamic.select("quant", file_name="file").unique().with_columns(of_name=pl.lit(True))
+    hidden = (
+        rows.filter(pl.col("quant").str.starts_with(DYNAMIC))
+        .select("model_name", "published", "citation")
+        .unique()
+        .with_columns(hides_dynamic=pl.lit(True))
+    )
+    has_estimate = pl.col("estimated_bytes").is_not_null()
+    marked = (
+        rows.join(bases, on="file_id", how="left")
+        .join(measured, on=["quant", "size_bytes"], how="left")
+        .join(near, on=["quant", "file_name"], how="left")
+        .join(hidden, on=["model_name", "published", "citation"], how="left")
+        .with_columns(
+            is_basis=pl.any_horizontal(
+                pl.col("of_header", "of_density", "of_name").fill_null(False)
+            ),
+            kind=_kind(),
+            unmatched_reason=pl.when(~has_estimate).then(_unmatched_reason()),
+        )
+    )
+    return marked.with_columns(explanation=pl.when(has_estimate).then(_explanation())).with_columns(
+        is_judged=has_estimate & pl.col("explanation").is_null() & ~pl.col("is_basis")
+    )
+
+
+def _kind() -> pl.Expr:
+    precision = pl.col("precision").cast(pl.String)
+    return pl.concat_str(pl.col("format").cast(pl.String), pl.lit(" "), "size_kind", pl.lit(", "), precision)
+
+
+def _unmatched_reason() -> pl.Expr:
+    return (
+        pl.when(pl.col("model").is_null()).then(pl.lit("model_not_known"))
+        .when(pl.col("quant").is_null()).then(pl.lit("quantization_not_named"))
+        .otherwise(pl.lit("format_not_estimated"))
+    )  # fmt: skip
+
+
+def _explanation() -> pl.Expr:
+    """Why a row says nothing about the rules: another recipe was used, or the row itself is not sure."""
+    names = pl.concat_str(["hf_repo", "model_name", "file_name"], separator=" ", ignore_nulls=True)
+    is_dynamic = pl.col("quant").str.starts_with(DYNAMIC)
+    hides = pl.col("hides_dynamic").fill_null(False) & ~is_dynamic
+    is_part = pl.col("published") < PART_OF_A_FILE * pl.col("estimated_bytes")
+    return (
+        pl.when(pl.col("precision").cast(pl.String) == "unverified").then(pl.lit("unverified"))
+        .when(pl.col("note").str.contains("older mix rules").fill_null(False)).then(pl.lit("older_rules"))
+        .when(is_part).then(pl.lit("part_of_a_split_file"))
+        .when(hides).then(pl.lit("dynamic_under_a_plain_label"))
+        .when(pl.col("basis") == "density").then(pl.lit("density_only"))
+        .when(pl.col("habit_recipe").is_not_null()).then(pl.lit("own_recipe"))
+        .when(names.str.contains(OWN_RECIPE_NAME)).then(pl.lit("named_recipe"))
+        .when(pl.col("quant_basis") == "assumed").then(pl.lit("quantization_assumed"))
+    )  # fmt: skip
