@@ -7,6 +7,7 @@ repository, never off its own size.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import date
 from typing import Final
 
@@ -18,6 +19,8 @@ KEY: Final = ("file_id",)
 # llama.cpp 0c1e57098 src/llama-quant.cpp, `tensor_requires_imatrix` and quantize.cpp: refused without one.
 NEEDS_IMATRIX: Final = ("gguf/iq1_s", "gguf/iq1_m", "gguf/iq2_xxs", "gguf/iq2_xs", "gguf/iq2_s",
                         "gguf/q2_k_s")  # fmt: skip
+# Formats that were made for importance matrices: made with one unless the publisher makes none.
+MADE_FOR_IMATRIX: Final = r"^gguf/iq"
 NAMES_IMATRIX: Final = r"(?i)(^|[-_./])(i1|imat|imatrix)([-_./]|$)"
 # A catalogue's default variant: Cortex builds Q4_K_M where nothing else is asked for.
 DEFAULT_VARIANT: Final = "default variant"
@@ -31,8 +34,14 @@ RULES_CHANGED: Final = date(2026, 1, 1)  # first file sizes by the new rules are
 ALWAYS_WITH_MTP: Final = ("glm4_moe", "glm_moe_dsa", "hy_v3")
 MTP_KEPT_SINCE: Final = date(2026, 4, 20)
 RECIPE: Final = ("with_imatrix", "is_before_2026", "with_mtp", "with_output_copy")
-EXACT_FITS_PERCENT: Final = 0.1  # an exact size that fits so well speaks for a variant in its repository
+FITS_PERCENT: Final = 0.1  # a size that fits so well, or within its rounding, speaks for a variant
+VOTES_FOR_UNUSUAL: Final = 2
 PART_OF_A_FILE: Final = 0.2  # a size below this share of the estimate is that of one part of a split file
+# Cards of mradermacher print files below 10 GB 0.1 GB larger: all 21 of Qwen1.5-4B-i1 are round(GB + 0.1).
+ADDS_TENTH: Final = r"^measured-huggingface/mradermacher-"
+ADDS_TENTH_BELOW_GIB: Final = 10 * 10**9 / BYTES_PER_GIB
+# Files of this type come from checkpoints that are partly quantized already, not from llama-quantize.
+CONVERTED: Final = ("gguf/nvfp4",)
 OWN_RECIPE_NAME: Final = (
     r"(?i)(qat|autoround|apex|neo[-_]|brainstorm|reap|pruned|otq|mtp[-_.]|otf|hybrid|max[-_]?plus|"
     r"q4_0_[48]_[48]|mxfp4[-_]experimental)"
@@ -40,33 +49,31 @@ OWN_RECIPE_NAME: Final = (
 DYNAMIC: Final = "gguf/ud-"
 
 
-def file_size_residuals(
-    sizes: pl.LazyFrame,
-    models: pl.LazyFrame,
-    facts: pl.LazyFrame,
-    files: pl.LazyFrame,
-    copies: pl.LazyFrame,
-    headers: pl.LazyFrame,
-    stored: pl.LazyFrame,
-    publishers: pl.LazyFrame,
-    tokenizers: pl.LazyFrame,
-    dynamic: pl.LazyFrame,
-) -> pl.LazyFrame:
+READS: Final = (
+    "file_sizes", "models", "quantize_facts", "gguf_files", "gguf_headers", "stored_weights",
+    "gguf_publishers", "gguf_tokenizers", "unsloth_dynamic",
+)  # fmt: skip
+
+
+def file_size_residuals(tables: Mapping[str, pl.LazyFrame], copies: pl.LazyFrame) -> pl.LazyFrame:
     """The table `file_size_residuals`: one row per file_id, estimated and published bytes and the error.
 
-    `sizes`: file_sizes; `models`: model, model_type, release_date, computed_params, embedding_params,
-    mtp_params; `facts`: quantize_facts; `files`: gguf_files; `copies`:
-    `gguf_output_copies.files_with_output_copy`; `headers`: gguf_headers; `stored`: stored_weights;
-    `publishers`, `tokenizers`, `dynamic`: gguf_publishers, gguf_tokenizers, unsloth_dynamic. Rows without an
-    estimate say why in `unmatched_reason`; rows that are not judged say why in `explanation`.
+    `tables`: all of READS by name, closed sets as text; `copies`: `gguf_output_copies.files_with_output_copy`.
+    Rows without an estimate say why in `unmatched_reason`; rows that are estimated but say nothing about the
+    rules say why in `explanation`.
     """
-    rows = _with_habits(_with_recipe_facts(sizes, models, facts), publishers)
-    ggufs = _chosen_variants(_variants(_with_imatrix(rows), files, copies, headers))
-    others = _by_stored_weights(
-        rows.join(ggufs.select("file_id"), on="file_id", how="anti"), stored, headers
+    rows = _with_habits(
+        _with_recipe_facts(tables["file_sizes"], tables["models"], tables["quantize_facts"]),
+        tables["gguf_publishers"],
     )
-    joined = pl.concat([ggufs, others], how="diagonal_relaxed")
-    return _judged(_with_errors(joined), tokenizers, dynamic).select(COLUMNS).sort(KEY)
+    headers = tables["gguf_headers"]
+    ggufs = _chosen_variants(_variants(_with_imatrix(rows), tables["gguf_files"], copies, headers))
+    others = _by_stored_weights(
+        rows.join(ggufs.select("file_id"), on="file_id", how="anti"), tables["stored_weights"], headers
+    )
+    joined = _with_errors(pl.concat([ggufs, others], how="diagonal_relaxed"))
+    judged = _judged(joined, tables["gguf_tokenizers"], tables["unsloth_dynamic"])
+    return judged.select(COLUMNS).sort(KEY)
 
 
 COLUMNS: Final = (
@@ -96,7 +103,10 @@ def _with_recipe_facts(sizes: pl.LazyFrame, models: pl.LazyFrame, facts: pl.Lazy
     return (
         sizes.join(known, on="model", how="left")
         .with_columns(
-            publisher=pl.col("hf_repo").str.extract(r"^([^/]+)/"),
+            publisher=pl.coalesce(
+                pl.col("hf_repo").str.extract(r"^([^/]+)/"),
+                pl.when(pl.col("hf_repo").is_null()).then(pl.col("citation").str.extract(r"^measured-([^/]+)/")),
+            ),
             quant_basis=pl.when(assumed).then(pl.lit("assumed"))
             .when(pl.col("quant").is_not_null()).then(pl.lit("stated")),
             quant=pl.when(assumed).then(pl.lit(DEFAULT_QUANT))
@@ -105,7 +115,7 @@ def _with_recipe_facts(sizes: pl.LazyFrame, models: pl.LazyFrame, facts: pl.Lazy
             published=pl.coalesce(pl.col("size_bytes").cast(pl.Float64), pl.col("size_gib") * BYTES_PER_GIB),
         )
         .with_columns(
-            is_before_2026=(pl.col("release_date") < RULES_CHANGED).fill_null(True),
+            usual_before=(pl.col("release_date") < RULES_CHANGED).fill_null(True),
             usual_mtp=_usual_mtp(),
             usual_copy=_printed_copy(),
         )
@@ -182,18 +192,19 @@ def _with_imatrix(rows: pl.LazyFrame) -> pl.LazyFrame:
     ).with_columns(
         with_imatrix=pl.when(pl.col("imatrix_basis") == "note").then(note == "imatrix")
         .when(pl.col("imatrix_basis") == "publisher").then("habit_imatrix")
-        .otherwise(pl.col("imatrix_basis").is_in(["name", "required"])),
+        .when(pl.col("imatrix_basis") == "default").then(pl.col("quant").str.contains(MADE_FOR_IMATRIX))
+        .otherwise(True),
     )  # fmt: skip
 
 
 def _variants(
     rows: pl.LazyFrame, files: pl.LazyFrame, copies: pl.LazyFrame, headers: pl.LazyFrame
 ) -> pl.LazyFrame:
-    """Rows of GGUF files x with_mtp x with_output_copy that the model has: tensor_bytes, header_bytes,
-    estimated and whether it fits.
+    """Rows of GGUF files x is_before_2026 x with_mtp x with_output_copy that the model has: tensor_bytes,
+    header_bytes, estimated_bytes and whether they fit.
     """
-    on = ["model", "quant", "with_imatrix", "is_before_2026"]
-    columns = [*on, "with_mtp", "tensor_bytes", "expert_bytes"]
+    on = ["model", "quant", "with_imatrix"]
+    columns = [*on, "is_before_2026", "with_mtp", "tensor_bytes", "expert_bytes"]
     made = pl.concat(
         [
             files.select(columns).with_columns(with_output_copy=pl.lit(False)),
@@ -202,7 +213,7 @@ def _variants(
         how="vertical_relaxed",
     )
     kept_experts = made.filter(pl.col("quant") == MXFP4_QUANT).select(
-        *on[:1], *on[2:], "with_mtp", "with_output_copy", kept_expert_bytes="expert_bytes"
+        "model", *RECIPE, kept_expert_bytes="expert_bytes"
     )
     tensors = pl.when((pl.col("habit_recipe") == "keeps_mxfp4").fill_null(False)).then(
         pl.col("tensor_bytes") - pl.col("expert_bytes") + pl.col("kept_expert_bytes").fill_null(0)
@@ -211,8 +222,7 @@ def _variants(
     return (
         rows.filter(pl.col("format") == "gguf")
         .join(made, on=on)
-        .join(kept_experts, on=["model", "with_imatrix", "is_before_2026", "with_mtp", "with_output_copy"],
-              how="left")
+        .join(kept_experts, on=["model", *RECIPE], how="left")
         .join(head, on=["model", "with_mtp"], how="left")
         .with_columns(tensor_bytes=tensors, basis=pl.lit("tensors"))
         .with_columns(estimated_bytes=_whole_bytes())
@@ -228,27 +238,30 @@ def _whole_bytes() -> pl.Expr:
 def _fits() -> pl.Expr:
     error = (pl.col("estimated_bytes") - pl.col("published")).abs()
     rounding = pl.col("tolerance_gib") * BYTES_PER_GIB
-    return error <= pl.coalesce(rounding, pl.col("published") * EXACT_FITS_PERCENT / 100)
+    return error <= pl.max_horizontal(rounding, pl.col("published") * FITS_PERCENT / 100)
 
 
 def _chosen_variants(variants: pl.LazyFrame) -> pl.LazyFrame:
     """One row per file: the variant its parameters or the OTHER files of its repository speak for, else the
     usual one. variant_basis: parameters, repository, usual.
+
+    A variant that is not usual needs VOTES_FOR_UNUSUAL files more than the usual one.
     """
-    repository = ["hf_repo", "model", "with_mtp", "with_output_copy"]
-    is_usual = (pl.col("with_mtp") == pl.col("usual_mtp")) & (
-        pl.col("with_output_copy") == pl.col("usual_copy")
+    variant = ["is_before_2026", "with_mtp", "with_output_copy"]
+    is_usual = (
+        (pl.col("is_before_2026") == pl.col("usual_before"))
+        & (pl.col("with_mtp") == pl.col("usual_mtp"))
+        & (pl.col("with_output_copy") == pl.col("usual_copy"))
     )
-    in_repository = pl.col("fits").cast(pl.Int32).sum().over(repository)
-    elsewhere = (
-        pl.when(pl.col("hf_repo").is_not_null() & pl.col("params_exact").is_null())
-        .then(in_repository - pl.col("fits").cast(pl.Int32))
-        .otherwise(0)
-    )
+    fits = pl.col("fits").cast(pl.Int32)
+    elsewhere = fits.sum().over("hf_repo", "model", *variant) - fits
+    counts = pl.col("hf_repo").is_not_null() & pl.col("params_exact").is_null()
+    votes = pl.when(counts).then(elsewhere).otherwise(0)
     return (
-        variants.with_columns(is_usual=is_usual, votes=elsewhere)
-        .sort("file_id", "votes", "is_usual", "with_mtp", "with_output_copy",
-              descending=[False, True, True, False, False])
+        variants.with_columns(is_usual=is_usual)
+        .with_columns(votes=votes + pl.when("is_usual").then(VOTES_FOR_UNUSUAL - 1).otherwise(0))
+        .sort("file_id", "votes", "is_usual", *variant,
+              descending=[False, True, True, True, False, False])
         .unique("file_id", keep="first", maintain_order=True)
         .with_columns(
             variant_basis=pl.when(pl.col("params_exact").is_not_null()).then(pl.lit("parameters"))
@@ -296,7 +309,12 @@ def _with_errors(rows: pl.LazyFrame) -> pl.LazyFrame:
 
 def _judged(rows: pl.LazyFrame, tokenizers: pl.LazyFrame, dynamic: pl.LazyFrame) -> pl.LazyFrame:
     """Adds kind, is_basis, unmatched_reason, explanation and is_judged."""
-    bases = tokenizers.select("file_id").unique().with_columns(of_header=pl.lit(True))
+    bases = (
+        tokenizers.select(file_id=pl.col("file_ids").str.split(" "))
+        .explode("file_id")
+        .unique()
+        .with_columns(of_header=pl.lit(True))
+    )
     measured = dynamic.select("quant", size_bytes="file_bytes").unique().with_columns(of_density=pl.lit(True))
     near = dynamic.select("quant", file_name="file").unique().with_columns(of_name=pl.lit(True))
     hidden = (
@@ -312,9 +330,7 @@ def _judged(rows: pl.LazyFrame, tokenizers: pl.LazyFrame, dynamic: pl.LazyFrame)
         .join(near, on=["quant", "file_name"], how="left")
         .join(hidden, on=["model_name", "published", "citation"], how="left")
         .with_columns(
-            is_basis=pl.any_horizontal(
-                pl.col("of_header", "of_density", "of_name").fill_null(False)
-            ),
+            is_basis=pl.any_horizontal(pl.col("of_header", "of_density", "of_name").fill_null(False)),
             kind=_kind(),
             unmatched_reason=pl.when(~has_estimate).then(_unmatched_reason()),
         )
@@ -342,14 +358,17 @@ def _explanation() -> pl.Expr:
     names = pl.concat_str(["hf_repo", "model_name", "file_name"], separator=" ", ignore_nulls=True)
     is_dynamic = pl.col("quant").str.starts_with(DYNAMIC)
     hides = pl.col("hides_dynamic").fill_null(False) & ~is_dynamic
+    adds_tenth = pl.col("citation").str.contains(ADDS_TENTH) & (pl.col("size_gib") < ADDS_TENTH_BELOW_GIB)
     is_part = pl.col("published") < PART_OF_A_FILE * pl.col("estimated_bytes")
     return (
         pl.when(pl.col("precision").cast(pl.String) == "unverified").then(pl.lit("unverified"))
         .when(pl.col("note").str.contains("older mix rules").fill_null(False)).then(pl.lit("older_rules"))
+        .when(adds_tenth).then(pl.lit("printed_too_large"))
         .when(is_part).then(pl.lit("part_of_a_split_file"))
         .when(hides).then(pl.lit("dynamic_under_a_plain_label"))
         .when(pl.col("basis") == "density").then(pl.lit("density_only"))
         .when(pl.col("habit_recipe").is_not_null()).then(pl.lit("own_recipe"))
+        .when(pl.col("quant").is_in(CONVERTED)).then(pl.lit("converted_checkpoint"))
         .when(names.str.contains(OWN_RECIPE_NAME)).then(pl.lit("named_recipe"))
         .when(pl.col("quant_basis") == "assumed").then(pl.lit("quantization_assumed"))
     )  # fmt: skip

@@ -48,9 +48,7 @@ def tensor_entries(census: pl.LazyFrame) -> pl.LazyFrame:
     names = pl.col("n_layers") * _names_bytes()
     dimensions = pl.when(pl.col("n_matrices") > 1).then(3).when(_is_matrix()).then(2).otherwise(1)
     per_entry = ENTRY_BYTES + DIMENSION_BYTES * dimensions
-    each = counted.with_columns(
-        n_tensors=n_here, entry_bytes=n_here * per_entry + prefix + names
-    )
+    each = counted.with_columns(n_tensors=n_here, entry_bytes=n_here * per_entry + prefix + names)
     plain = each.filter(~pl.col("is_mtp")).with_columns(with_mtp=pl.lit(False))
     predicting = each.filter("is_mtp").select("model").unique()
     whole = each.join(predicting, on="model", how="semi").with_columns(with_mtp=pl.lit(True))
@@ -90,7 +88,9 @@ def _layer_numbers(census: pl.LazyFrame) -> pl.LazyFrame:
         .unique()
         .sort("model", "group")
         .with_columns(end=pl.col("n_layers").cum_sum().over("model"))
-        .select("model", "group", digits=_digits_below("end") - _digits_below(pl.col("end") - pl.col("n_layers")))
+        .select(
+            "model", "group", digits=_digits_below("end") - _digits_below(pl.col("end") - pl.col("n_layers"))
+        )
     )
     return census.with_columns(pl.col("n_layers").cast(pl.Int64)).join(
         runs, on=["model", "group"], how="left"
@@ -116,7 +116,16 @@ def gguf_headers(census: pl.LazyFrame, models: pl.LazyFrame, tokenizers: pl.Lazy
         tensor_entries(census)
         .join(_metadata(models, tokenizers), on="model")
         .with_columns(header_bytes=_aligned(pl.col("metadata_bytes") + pl.col("entry_bytes")))
-        .select("model", "with_mtp", "n_tensors", "entry_bytes", "tokenizer", "metadata_basis", "metadata_bytes", "header_bytes")
+        .select(
+            "model",
+            "with_mtp",
+            "n_tensors",
+            "entry_bytes",
+            "tokenizer",
+            "metadata_basis",
+            "metadata_bytes",
+            "header_bytes",
+        )
         .sort("model", "with_mtp")
     )
 
@@ -131,7 +140,10 @@ def _metadata(models: pl.LazyFrame, tokenizers: pl.LazyFrame) -> pl.LazyFrame:
         "model", pl.col("model_type").cast(pl.String), pl.col("vocab_size").cast(pl.Int64)
     )
     rows = tokenizers.select(
-        "tokenizer", "metadata_bytes", named_types="model_types", vocab_size=pl.col("vocab_size").cast(pl.Int64)
+        "tokenizer",
+        "metadata_bytes",
+        named_types="model_types",
+        vocab_size=pl.col("vocab_size").cast(pl.Int64),
     )
     is_named = pl.concat_str(pl.lit(" "), "named_types", pl.lit(" ")).str.contains(
         pl.concat_str(pl.lit(" "), "model_type", pl.lit(" ")), literal=True
@@ -154,7 +166,9 @@ def _metadata(models: pl.LazyFrame, tokenizers: pl.LazyFrame) -> pl.LazyFrame:
         .join(usual, on="kind", how="left")
         .join(same, on="model", how="left")
         .with_columns(
-            metadata_basis=pl.when(pl.col("tokenizer").is_null()).then(pl.lit(ESTIMATED)).otherwise(pl.lit(TIES)),
+            metadata_basis=pl.when(pl.col("tokenizer").is_null())
+            .then(pl.lit(ESTIMATED))
+            .otherwise(pl.lit(TIES)),
             metadata_bytes=pl.coalesce(
                 "metadata_bytes", (pl.col("bytes_per_token") * pl.col("vocab_size")).round(0).cast(pl.Int64)
             ),

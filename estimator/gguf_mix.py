@@ -175,7 +175,7 @@ def tensor_types(
     facts = models.select("model", "gqa", "is_70b", "is_falcon", "only_experts_stack",
                           n_experts=pl.col("n_experts").fill_null(0))  # fmt: skip
     is_expert = pl.col("category").str.starts_with("ffn_")
-    known = groups.join(facts, on="model").with_columns(
+    known = _with_earlier_categories(groups).join(facts, on="model").with_columns(
         is_stacked=(pl.col("n_matrices") > 1) & (is_expert | ~pl.col("only_experts_stack")),
         is_fused_qkv=pl.col("tensor") == "attn_qkv",
     )
@@ -187,9 +187,11 @@ def tensor_types(
         .with_columns(pl.col("case").cast(pl.Int64))
     )
     decided = fitting_types(_first_rules(cases, rules, recipes), fallbacks)
+    ruled = pl.col("ruled_before_2026")
     return (
         known.join(cases, on=_CASE)
         .join(decided, on="case")
+        .filter(ruled.is_null() | (ruled == pl.col("is_before_2026")))
         .drop(
             "case",
             "gqa",
@@ -199,8 +201,23 @@ def tensor_types(
             "n_experts",
             "is_stacked",
             "is_fused_qkv",
+            "ruled_before_2026",
         )
     )
+
+
+def _with_earlier_categories(groups: pl.LazyFrame) -> pl.LazyFrame:
+    """Adds ruled_before_2026: null where a row stands for all rules, else those it stands for.
+
+    Embeddings per layer follow the output of a tied model since the rules went by category (2026); before,
+    their name alone decided, which is that of embeddings.
+    """
+    changes = (pl.col("tensor") == "per_layer_token_embd") & (pl.col("category") == "output")
+    marked = groups.with_columns(ruled_before_2026=pl.when(changes).then(False))
+    earlier = groups.filter(changes).with_columns(
+        category=pl.lit("token_embd"), ruled_before_2026=pl.lit(True)
+    )
+    return pl.concat([marked, earlier])
 
 
 def _first_rules(cases: pl.LazyFrame, rules: pl.LazyFrame, recipes: pl.LazyFrame) -> pl.LazyFrame:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from datetime import date
 from pathlib import Path
 from typing import Literal, Self
@@ -44,7 +45,9 @@ class Publisher(StrictRow):
         return self
 
 
-def read_gguf_publishers(root: Path, log: FaultLog, use: CitationUse, quants: list[str]) -> pl.DataFrame:
+def read_gguf_publishers(
+    root: Path, log: FaultLog, use: CitationUse, quants: Collection[str]
+) -> pl.DataFrame:
     """The table `gguf_publishers`; faults go to `log`, citations to `use`. `quants` are the known ids."""
     path = root / PUBLISHERS_FILE
     rows: dict[tuple[str, int], Publisher] = {}

@@ -18,7 +18,8 @@ TOKENIZERS_FILE = "quants/gguf_tokenizers.csv"
 
 
 class Tokenizer(StrictRow):
-    """One vocabulary and the file that its metadata were read off.
+    """One vocabulary and the files that its metadata were read off: one known to the byte, or several rounded
+    ones, whose roundings leave a range in common; its middle counts.
 
     `model_types`: kinds of model, parted by spaces, where several vocabularies have the same size.
     """
@@ -28,7 +29,7 @@ class Tokenizer(StrictRow):
     vocab_size: PositiveInt
     model_types: Text | None = None
     metadata_bytes: PositiveInt
-    file_id: Annotated[str, StringConstraints(pattern=r"^fs-[0-9a-f]{12}$")]
+    file_ids: Annotated[str, StringConstraints(pattern=r"^fs-[0-9a-f]{12}( fs-[0-9a-f]{12})*$")]
     note: Text | None = None
     citation: Text
 
