@@ -1,4 +1,4 @@
-"""How far estimated file sizes are from published ones, by group. Reads residuals, fits nothing. Pure polars."""
+"""How far estimated file sizes are from published ones, by group. Reads residuals, fits nothing."""
 
 from __future__ import annotations
 

@@ -35,6 +35,9 @@ ALWAYS_WITH_MTP: Final = ("glm4_moe", "glm_moe_dsa", "hy_v3")
 MTP_KEPT_SINCE: Final = date(2026, 4, 20)
 RECIPE: Final = ("with_imatrix", "is_before_2026", "with_mtp", "with_output_copy")
 FITS_PERCENT: Final = 0.1  # a size that fits so well, or within its rounding, speaks for a variant
+TOWER_BYTES_PER_WEIGHT: Final = 2  # mlx-vlm, AWQ and FP8 recipes leave towers in 16 bit
+# Printed parameters this far from the model's are those of another model; a rounded label says 1 % at most.
+OTHER_MODEL: Final = 0.02
 VOTES_FOR_UNUSUAL: Final = 2
 PART_OF_A_FILE: Final = 0.2  # a size below this share of the estimate is that of one part of a split file
 # Cards of mradermacher print files below 10 GB 0.1 GB larger: all 21 of Qwen1.5-4B-i1 are round(GB + 0.1).
@@ -44,7 +47,7 @@ ADDS_TENTH_BELOW_GIB: Final = 10 * 10**9 / BYTES_PER_GIB
 CONVERTED: Final = ("gguf/nvfp4",)
 OWN_RECIPE_NAME: Final = (
     r"(?i)(qat|autoround|apex|neo[-_]|brainstorm|reap|pruned|otq|mtp[-_.]|otf|hybrid|max[-_]?plus|"
-    r"q4_0_[48]_[48]|mxfp4[-_]experimental)"
+    r"q4_0_[48]_[48]|newbpe|mxfp4[-_]experimental)"
 )
 DYNAMIC: Final = "gguf/ud-"
 
@@ -58,7 +61,8 @@ READS: Final = (
 def file_size_residuals(tables: Mapping[str, pl.LazyFrame], copies: pl.LazyFrame) -> pl.LazyFrame:
     """The table `file_size_residuals`: one row per file_id, estimated and published bytes and the error.
 
-    `tables`: all of READS by name, closed sets as text; `copies`: `gguf_output_copies.files_with_output_copy`.
+    `tables`: all of READS by name, closed sets as text; `copies`: what
+    `gguf_output_copies.files_with_output_copy` gives.
     Rows without an estimate say why in `unmatched_reason`; rows that are estimated but say nothing about the
     rules say why in `explanation`.
     """
@@ -85,9 +89,12 @@ COLUMNS: Final = (
 
 
 def _with_recipe_facts(sizes: pl.LazyFrame, models: pl.LazyFrame, facts: pl.LazyFrame) -> pl.LazyFrame:
-    """Adds publisher, quant_basis and what is known of the model; reads a 16-bit label of gpt-oss as MXFP4."""
+    """Adds publisher, quant_basis and what is known of the model; reads a 16-bit label of gpt-oss as
+    MXFP4.
+    """
     known = models.select(
-        "model", "model_type", "release_date", "computed_params", "embedding_params", "mtp_params"
+        "model", "model_type", "release_date", "computed_params", "embedding_params", "mtp_params",
+        tower_bytes=_tower_bytes(),
     ).join(facts.select("model", "is_tied", "gguf_has_mtp"), on="model", how="left")
     assumed = (
         pl.col("quant").is_null()
@@ -120,6 +127,13 @@ def _with_recipe_facts(sizes: pl.LazyFrame, models: pl.LazyFrame, facts: pl.Lazy
             usual_copy=_printed_copy(),
         )
     )  # fmt: skip
+
+
+def _tower_bytes() -> pl.Expr:
+    """Bytes of the parameters that are no part of the language model, in 16 bit: towers that see or hear."""
+    beside = pl.col("total_params") - pl.col("computed_params") - pl.col("mtp_params").fill_null(0)
+    has_tower = pl.col("params_difference_reason").str.contains("tower").fill_null(False)
+    return pl.when(has_tower & (beside > 0)).then(beside * TOWER_BYTES_PER_WEIGHT).otherwise(0)
 
 
 def _usual_mtp() -> pl.Expr:
@@ -274,7 +288,8 @@ def _chosen_variants(variants: pl.LazyFrame) -> pl.LazyFrame:
 def _by_stored_weights(rows: pl.LazyFrame, stored: pl.LazyFrame, headers: pl.LazyFrame) -> pl.LazyFrame:
     """The other rows with the bytes of `stored_weights`: checkpoints, and GGUF files without rules.
 
-    Prediction layers are left out of MLX checkpoints (mlx-lm drops them) and of GGUF files.
+    Prediction layers are left out of MLX checkpoints (mlx-lm drops them) and of GGUF files. Checkpoints of
+    models that see or hear hold their towers.
     """
     head = headers.filter(~pl.col("with_mtp")).select("model", "header_bytes", "metadata_basis")
     drops = pl.col("format").is_in(["mlx-safetensors", "gguf"])
@@ -284,7 +299,9 @@ def _by_stored_weights(rows: pl.LazyFrame, stored: pl.LazyFrame, headers: pl.Laz
                   on=["model", "quant"], how="left")
         .join(head, on="model", how="left")
         .with_columns(
-            tensor_bytes=pl.col("file_bytes") - pl.when(drops).then("mtp_bytes").otherwise(0),
+            tensor_bytes=pl.col("file_bytes")
+            - pl.when(drops).then("mtp_bytes").otherwise(0)
+            + pl.when(is_gguf).then(0).otherwise("tower_bytes"),
             header_bytes=pl.when(is_gguf & (pl.col("basis") != "density")).then("header_bytes"),
             metadata_basis=pl.when(is_gguf & (pl.col("basis") != "density")).then("metadata_basis"),
             is_before_2026=pl.lit(None, pl.Boolean),
@@ -353,6 +370,17 @@ def _unmatched_reason() -> pl.Expr:
     )  # fmt: skip
 
 
+def _is_another_model() -> pl.Expr:
+    """Whether the parameters that a row prints are not those of the model its name stands for."""
+    scale = pl.when(pl.col("params_label").str.ends_with("M")).then(1e6).otherwise(1e9)
+    label = pl.col("params_label").str.extract(r"^([0-9]+\.[0-9]{2}) [BM]$").cast(pl.Float64) * scale
+    printed = pl.coalesce(pl.col("params_exact").cast(pl.Float64), label)
+    known = pl.col("computed_params")
+    possible = [known, known + pl.col("mtp_params").fill_null(0), known + pl.col("embedding_params")]
+    far = pl.all_horizontal(*[(printed / one - 1).abs() > OTHER_MODEL for one in possible])
+    return far.fill_null(False)
+
+
 def _explanation() -> pl.Expr:
     """Why a row says nothing about the rules: another recipe was used, or the row itself is not sure."""
     names = pl.concat_str(["hf_repo", "model_name", "file_name"], separator=" ", ignore_nulls=True)
@@ -361,13 +389,14 @@ def _explanation() -> pl.Expr:
     adds_tenth = pl.col("citation").str.contains(ADDS_TENTH) & (pl.col("size_gib") < ADDS_TENTH_BELOW_GIB)
     is_part = pl.col("published") < PART_OF_A_FILE * pl.col("estimated_bytes")
     return (
-        pl.when(pl.col("precision").cast(pl.String) == "unverified").then(pl.lit("unverified"))
+        pl.when(pl.col("confidence").cast(pl.String) == "low").then(pl.lit("unverified"))
+        .when(_is_another_model()).then(pl.lit("other_parameters"))
         .when(pl.col("note").str.contains("older mix rules").fill_null(False)).then(pl.lit("older_rules"))
         .when(adds_tenth).then(pl.lit("printed_too_large"))
         .when(is_part).then(pl.lit("part_of_a_split_file"))
         .when(hides).then(pl.lit("dynamic_under_a_plain_label"))
         .when(pl.col("basis") == "density").then(pl.lit("density_only"))
-        .when(pl.col("habit_recipe").is_not_null()).then(pl.lit("own_recipe"))
+        .when((pl.col("habit_recipe") == "own").fill_null(False)).then(pl.lit("own_recipe"))
         .when(pl.col("quant").is_in(CONVERTED)).then(pl.lit("converted_checkpoint"))
         .when(names.str.contains(OWN_RECIPE_NAME)).then(pl.lit("named_recipe"))
         .when(pl.col("quant_basis") == "assumed").then(pl.lit("quantization_assumed"))

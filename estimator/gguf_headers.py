@@ -12,20 +12,20 @@ from typing import Final
 
 import polars as pl
 
-from estimator.tensor_census import elements
-
 ALIGNMENT_BYTES: Final = 32
-# Of an entry, besides its name and its dimensions: length of the name (8), number of dimensions (4), type (4),
-# offset (8).
+# Of an entry, besides its name and its dimensions: length of the name (8), number of dimensions (4),
+# type (4), offset (8).
 ENTRY_BYTES: Final = 24
 DIMENSION_BYTES: Final = 8
 # The census counts the norms of a layer together; they go by these names, in this order.
 NORM_NAMES: Final = ("attn_norm", "ffn_norm", "post_attention_norm", "post_ffw_norm")
 COUNTED_TOGETHER: Final = ("layer_norms", "layer_norms.bias", "nextn.norms")
 NEXTN_NORM_NAME: Final = "nextn.shared_head_norm"
-TIES: Final = "measured"
+MEASURED: Final = "measured"
 ESTIMATED: Final = "estimated"
 PIECE, PAIR = "spm", "bpe"
+# Vocabularies this much apart in size are one, padded or with a few tokens more.
+SAME_VOCABULARY: Final = 0.002
 # Vocabularies of sentence pieces: small ones of Llama 2 and its kin, and Gemma's.
 LARGEST_PIECE_VOCABULARY: Final = 33_000
 PIECE_MODEL_TYPES: Final = r"^(gemma|t5|internlm2|minicpm)"
@@ -104,12 +104,12 @@ def _digits_below(end: str | pl.Expr) -> pl.Expr:
 
 
 def gguf_headers(census: pl.LazyFrame, models: pl.LazyFrame, tokenizers: pl.LazyFrame) -> pl.LazyFrame:
-    """The table `gguf_headers`: model x with_mtp -> n_tensors, entry_bytes, metadata_bytes, metadata_basis and
-    header_bytes.
+    """The table `gguf_headers`: model x with_mtp -> n_tensors, entry_bytes, tokenizer, metadata_basis,
+    metadata_bytes and header_bytes.
 
-    `models`: model, model_type, vocab_size; `tokenizers`: the table gguf_tokenizers. Metadata are those of the
-    file that was measured with the same vocabulary: of the same size and, where several share it, of the same
-    kind of model. Else they are the vocabulary times the usual bytes per token of its kind, and
+    `models`: model, model_type, vocab_size; `tokenizers`: the table gguf_tokenizers. Metadata are those of
+    the file that was measured with the same vocabulary: of the same size but for a few tokens and, where
+    several share it, of the same kind of model. Else they are the vocabulary times the usual bytes per token of its kind, and
     metadata_basis says `estimated`.
     """
     return (
@@ -143,15 +143,17 @@ def _metadata(models: pl.LazyFrame, tokenizers: pl.LazyFrame) -> pl.LazyFrame:
         "tokenizer",
         "metadata_bytes",
         named_types="model_types",
-        vocab_size=pl.col("vocab_size").cast(pl.Int64),
+        of_tokenizer=pl.col("vocab_size").cast(pl.Int64),
     )
+    apart = (pl.col("of_tokenizer") / pl.col("vocab_size") - 1).abs()
     is_named = pl.concat_str(pl.lit(" "), "named_types", pl.lit(" ")).str.contains(
         pl.concat_str(pl.lit(" "), "model_type", pl.lit(" ")), literal=True
     )
     same = (
-        known.join(rows, on="vocab_size")
-        .filter(pl.col("named_types").is_null() | is_named)
-        .sort("model", pl.col("named_types").is_null(), "tokenizer")
+        known.join(rows, how="cross")
+        .with_columns(apart=apart)
+        .filter(pl.col("apart") <= SAME_VOCABULARY, pl.col("named_types").is_null() | is_named)
+        .sort("model", pl.col("named_types").is_null(), "apart", "tokenizer")
         .unique("model", keep="first", maintain_order=True)
         .select("model", "tokenizer", "metadata_bytes")
     )
@@ -168,7 +170,7 @@ def _metadata(models: pl.LazyFrame, tokenizers: pl.LazyFrame) -> pl.LazyFrame:
         .with_columns(
             metadata_basis=pl.when(pl.col("tokenizer").is_null())
             .then(pl.lit(ESTIMATED))
-            .otherwise(pl.lit(TIES)),
+            .otherwise(pl.lit(MEASURED)),
             metadata_bytes=pl.coalesce(
                 "metadata_bytes", (pl.col("bytes_per_token") * pl.col("vocab_size")).round(0).cast(pl.Int64)
             ),
