@@ -25,7 +25,8 @@ NAMES_IMATRIX: Final = r"(?i)(^|[-_./])(i1|imat|imatrix)([-_./]|$)"
 # A catalogue's default variant: Cortex builds Q4_K_M where nothing else is asked for.
 DEFAULT_VARIANT: Final = "default variant"
 DEFAULT_QUANT: Final = "gguf/q4_k_m"
-# gpt-oss is published in MXFP4: a converted file has the experts as they are, whatever 16-bit label it has.
+# gpt-oss is published in MXFP4: files made from that checkpoint have the experts as they are, whatever their
+# label.
 MXFP4_TYPE: Final = "gpt_oss"
 MXFP4_QUANT: Final = "gguf/mxfp4_bf16"
 AS_PUBLISHED: Final = ("same", "quantised-variant")
@@ -46,7 +47,7 @@ ADDS_TENTH_BELOW_GIB: Final = 10 * 10**9 / BYTES_PER_GIB
 # Files of this type come from checkpoints that are partly quantized already, not from llama-quantize.
 CONVERTED: Final = ("gguf/nvfp4",)
 OWN_RECIPE_NAME: Final = (
-    r"(?i)(qat|autoround|apex|neo[-_]|brainstorm|reap|pruned|otq|mtp[-_.]|otf|hybrid|max[-_]?plus|"
+    r"(?i)([-_/]ud[-_]|qat|autoround|apex|neo[-_]|brainstorm|reap|pruned|otq|mtp[-_.]|otf|hybrid|max[-_]?plus|"
     r"q4_0_[48]_[48]|newbpe|mxfp4[-_]experimental)"
 )
 DYNAMIC: Final = "gguf/ud-"
@@ -177,7 +178,10 @@ def _with_habits(rows: pl.LazyFrame, publishers: pl.LazyFrame) -> pl.LazyFrame:
             habit_recipe=pl.col("habit_recipe").filter(pl.col("habit_recipe") != "plain").first(),
         )
     )  # fmt: skip
-    return rows.join(held, on="file_id", how="left")
+    from_mxfp4 = (pl.col("model_type") == MXFP4_TYPE) & pl.col("model_relation").is_in(AS_PUBLISHED)
+    return rows.join(held, on="file_id", how="left").with_columns(
+        habit_recipe=pl.coalesce("habit_recipe", pl.when(from_mxfp4).then(pl.lit("keeps_mxfp4")))
+    )
 
 
 def _absent_or(condition: str, holds: pl.Expr) -> pl.Expr:

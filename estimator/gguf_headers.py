@@ -28,7 +28,7 @@ PIECE, PAIR = "spm", "bpe"
 SAME_VOCABULARY: Final = 0.002
 # Vocabularies of sentence pieces: small ones of Llama 2 and its kin, and Gemma's.
 LARGEST_PIECE_VOCABULARY: Final = 33_000
-PIECE_MODEL_TYPES: Final = r"^(gemma|t5|internlm2|minicpm)"
+PIECE_MODEL_TYPES: Final = r"^(gemma($|[23])|t5|internlm2|minicpm)"
 
 
 def tensor_entries(census: pl.LazyFrame) -> pl.LazyFrame:

@@ -210,11 +210,14 @@ def _with_earlier_categories(groups: pl.LazyFrame) -> pl.LazyFrame:
     """Adds ruled_before_2026: null where a row stands for all rules, else those it stands for.
 
     Embeddings per layer follow the output of a tied model since the rules went by category (2026); before,
-    their name alone decided, which is that of embeddings.
+    their name alone decided, which is that of embeddings. The converter pads them since Gemma 3n's images
+    are read (conversion/gemma.py), about the same time.
     """
     changes = (pl.col("tensor") == "per_layer_token_embd") & (pl.col("category") == "output")
-    marked = groups.with_columns(ruled_before_2026=pl.when(changes).then(False))
-    earlier = groups.filter(changes).with_columns(
+    is_padding = pl.col("storage").cast(pl.String) == "padding"
+    is_new = changes | is_padding
+    marked = groups.with_columns(ruled_before_2026=pl.when(is_new).then(False))
+    earlier = groups.filter(changes & ~is_padding).with_columns(
         category=pl.lit("token_embd"), ruled_before_2026=pl.lit(True)
     )
     return pl.concat([marked, earlier])
