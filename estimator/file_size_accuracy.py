@@ -14,7 +14,7 @@ def file_size_accuracy(residuals: pl.LazyFrame) -> pl.LazyFrame:
     """The table `file_size_accuracy`: median, 95th percentile and largest error in percent, and the share
     within rounding, by kind of size, with the publisher, format, basis or explanation beside.
 
-    `residuals`: the table file_size_residuals. `rows`: judged; with_basis: also the files that headers and
+    `residuals`: the table file_size_residuals. `row_set`: judged; with_basis: also the files that headers and
     densities were read off; explained: rows that say nothing about the rules.
     """
     judged = pl.col("is_judged")
@@ -38,7 +38,7 @@ def file_size_accuracy(residuals: pl.LazyFrame) -> pl.LazyFrame:
     }
     return pl.concat(
         [_slice(rows, of, name, value) for of, rows in sets.items() for name, value in slices.items()]
-    ).sort("rows", "slice", "value")
+    ).sort("row_set", "slice", "value")
 
 
 def _both(kind: pl.Expr, other: pl.Expr) -> pl.Expr:
@@ -58,6 +58,6 @@ def _slice(rows: pl.LazyFrame, of: str, name: str, value: pl.Expr) -> pl.LazyFra
             largest_absolute_error_percent=error.max().round(DECIMALS),
             within_rounding_percent=(100 * pl.col("is_within_rounding").mean()).round(2),
         )
-        .with_columns(rows=pl.lit(of), slice=pl.lit(name))
-        .select("rows", "slice", "value", pl.exclude("rows", "slice", "value"))
+        .with_columns(row_set=pl.lit(of), slice=pl.lit(name))
+        .select("row_set", "slice", "value", pl.exclude("row_set", "slice", "value"))
     )

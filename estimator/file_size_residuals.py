@@ -94,7 +94,12 @@ def _with_recipe_facts(sizes: pl.LazyFrame, models: pl.LazyFrame, facts: pl.Lazy
     MXFP4.
     """
     known = models.select(
-        "model", "model_type", "release_date", "computed_params", "embedding_params", "mtp_params",
+        "model",
+        "model_type",
+        "release_date",
+        "computed_params",
+        "embedding_params",
+        "mtp_params",
         tower_bytes=_tower_bytes(),
     ).join(facts.select("model", "is_tied", "gguf_has_mtp"), on="model", how="left")
     assumed = (

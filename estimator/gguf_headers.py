@@ -89,7 +89,9 @@ def _layer_numbers(census: pl.LazyFrame) -> pl.LazyFrame:
         .sort("model", "group")
         .with_columns(end=pl.col("n_layers").cum_sum().over("model"))
         .select(
-            "model", "group", digits=_digits_below("end") - _digits_below(pl.col("end") - pl.col("n_layers"))
+            "model",
+            "group",
+            digits=_digits_below(pl.col("end")) - _digits_below(pl.col("end") - pl.col("n_layers")),
         )
     )
     return census.with_columns(pl.col("n_layers").cast(pl.Int64)).join(
@@ -97,10 +99,9 @@ def _layer_numbers(census: pl.LazyFrame) -> pl.LazyFrame:
     ).with_columns(pl.col("digits").fill_null(0))  # fmt: skip
 
 
-def _digits_below(end: str | pl.Expr) -> pl.Expr:
+def _digits_below(end: pl.Expr) -> pl.Expr:
     """Digits of the numbers 0 .. end - 1 together; models have fewer than 1000 layers."""
-    count = pl.col(end) if isinstance(end, str) else end
-    return count + (count - 10).clip(lower_bound=0) + (count - 100).clip(lower_bound=0)
+    return end + (end - 10).clip(lower_bound=0) + (end - 100).clip(lower_bound=0)
 
 
 def gguf_headers(census: pl.LazyFrame, models: pl.LazyFrame, tokenizers: pl.LazyFrame) -> pl.LazyFrame:
@@ -109,8 +110,8 @@ def gguf_headers(census: pl.LazyFrame, models: pl.LazyFrame, tokenizers: pl.Lazy
 
     `models`: model, model_type, vocab_size; `tokenizers`: the table gguf_tokenizers. Metadata are those of
     the file that was measured with the same vocabulary: of the same size but for a few tokens and, where
-    several share it, of the same kind of model. Else they are the vocabulary times the usual bytes per token of its kind, and
-    metadata_basis says `estimated`.
+    several share it, of the same kind of model. Else they are the vocabulary times the usual bytes per token
+    of its kind, and metadata_basis says `estimated`.
     """
     return (
         tensor_entries(census)

@@ -21,7 +21,7 @@ _RULE_CONDITIONS: Final = ("gqa_min", "n_experts", "n_experts_min", "with_imatri
 CATEGORIES: Final = ("output", "token_embd", "attn_v", "attn_k", "attn_q", "attn_output", "ffn_up",
                      "ffn_gate", "ffn_down", "other")  # fmt: skip
 _CASE: Final = ("category", "row_length", "is_stacked", "is_fused_qkv", "gqa", "n_experts", "is_70b",
-                "is_falcon", *_POSITIONS)  # fmt: skip
+                "is_falcon", "by_rules", *_POSITIONS)  # fmt: skip
 _ATTN_V: Final = ("attn_v", "attn_qkv", "attn_kv_b")
 # llm_type 70B: src/models/llama.cpp, qwen2.cpp, deci.cpp, olmo.cpp. Model types that convert to llama's code:
 # conversion/llama.py registers them.
@@ -104,7 +104,7 @@ def positions(placed: pl.LazyFrame, models: pl.LazyFrame) -> pl.LazyFrame:
     return (
         placed.join(models.select("model", "is_tied", "n_experts"), on="model")
         .with_columns(category=category())
-        .sort("model", "layer", "tensor", nulls_last=False)
+        .sort("model", "layer", "tensor", "storage", "n_rows", nulls_last=False)  # no ties: counted below
         .with_columns(
             counted=like.cast(pl.Int64),
             of=pl.when(is_value).then(count.cast(pl.Int64)).otherwise(last).fill_null(0),
@@ -175,9 +175,13 @@ def tensor_types(
     facts = models.select("model", "gqa", "is_70b", "is_falcon", "only_experts_stack",
                           n_experts=pl.col("n_experts").fill_null(0))  # fmt: skip
     is_expert = pl.col("category").str.starts_with("ffn_")
-    known = _with_earlier_categories(groups).join(facts, on="model").with_columns(
-        is_stacked=(pl.col("n_matrices") > 1) & (is_expert | ~pl.col("only_experts_stack")),
-        is_fused_qkv=pl.col("tensor") == "attn_qkv",
+    known = (
+        _with_earlier_categories(groups)
+        .join(facts, on="model")
+        .with_columns(
+            is_stacked=(pl.col("n_matrices") > 1) & (is_expert | ~pl.col("only_experts_stack")),
+            is_fused_qkv=pl.col("tensor") == "attn_qkv",
+        )
     )
     cases = (
         known.select(_CASE)
@@ -187,11 +191,9 @@ def tensor_types(
         .with_columns(pl.col("case").cast(pl.Int64))
     )
     decided = fitting_types(_first_rules(cases, rules, recipes), fallbacks)
-    ruled = pl.col("ruled_before_2026")
     return (
         known.join(cases, on=_CASE)
         .join(decided, on="case")
-        .filter(ruled.is_null() | (ruled == pl.col("is_before_2026")))
         .drop(
             "case",
             "gqa",
@@ -201,13 +203,13 @@ def tensor_types(
             "n_experts",
             "is_stacked",
             "is_fused_qkv",
-            "ruled_before_2026",
+            "by_rules",
         )
     )
 
 
 def _with_earlier_categories(groups: pl.LazyFrame) -> pl.LazyFrame:
-    """Adds ruled_before_2026: null where a row stands for all rules, else those it stands for.
+    """Adds by_rules: which rules a row stands for, `all`, those of `before` 2026 or those `since`.
 
     Embeddings per layer follow the output of a tied model since the rules went by category (2026); before,
     their name alone decided, which is that of embeddings. The converter pads them since Gemma 3n's images
@@ -216,9 +218,9 @@ def _with_earlier_categories(groups: pl.LazyFrame) -> pl.LazyFrame:
     changes = (pl.col("tensor") == "per_layer_token_embd") & (pl.col("category") == "output")
     is_padding = pl.col("storage").cast(pl.String) == "padding"
     is_new = changes | is_padding
-    marked = groups.with_columns(ruled_before_2026=pl.when(is_new).then(False))
+    marked = groups.with_columns(by_rules=pl.when(is_new).then(pl.lit("since")).otherwise(pl.lit("all")))
     earlier = groups.filter(changes & ~is_padding).with_columns(
-        category=pl.lit("token_embd"), ruled_before_2026=pl.lit(True)
+        category=pl.lit("token_embd"), by_rules=pl.lit("before")
     )
     return pl.concat([marked, earlier])
 
@@ -251,7 +253,9 @@ def _holds() -> pl.Expr:
     """Whether a rule's conditions hold for a case; a condition that is not given always does."""
     subject = pl.col("rule_tensor").cast(pl.String)
     layers = pl.col("layers").cast(pl.String)
+    by_rules = pl.col("by_rules")
     conditions = (
+        (by_rules == "all") | ((by_rules == "before") == pl.col("is_before_2026")),
         (subject != "expert") | pl.col("is_stacked"),
         (subject != "attn_qkv") | pl.col("is_fused_qkv"),
         (layers == "all") | pl.any_horizontal(*[(layers == word) & pl.col(word) for word in _POSITIONS]),
