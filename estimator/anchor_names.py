@@ -26,7 +26,8 @@ BACKENDS = (
     "vulkan",
     "xpu",
 )
-CATALOGUE_TAG = r"^([^:/]+:[0-9.]+[bm])"  # model and size at the start of a catalogue's file name
+# Model, kind and size at the start of a catalogue's file name: "gemma2:9b", "qwen2.5:coder-7b".
+CATALOGUE_TAG = r"^([^:/]+:(?:[a-z]+-)?[0-9.]+[bm])"
 CONFIDENCE = pl.Enum(["low", "medium", "high"])
 _NAME_COLUMNS = {"gpu": "gpu_name", "model": "model_name", "quant": "quant_name",
                  "framework": "framework_name",

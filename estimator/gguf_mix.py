@@ -27,7 +27,7 @@ _SUBJECT_FLAGS: Final = {"expert": "is_stacked", "attn_qkv": "is_fused_qkv", "ti
                          "shared_expert": "is_shared_expert", "named_attn_k": "is_named_attn_k",
                          "named_attn_q": "is_named_attn_q"}  # fmt: skip
 _CASE: Final = ("category", "row_length", *_SUBJECT_FLAGS.values(), "gqa", "n_experts", "is_70b",
-                "is_large_vocab_8b", "is_falcon", *_POSITIONS)  # fmt: skip
+                "is_large_vocab_8b", "is_falcon", "by_rules", *_POSITIONS)  # fmt: skip
 _ATTN_V: Final = ("attn_v", "attn_qkv", "attn_kv_b")
 # llm_type 70B: src/models/llama.cpp, qwen2.cpp, deci.cpp, olmo.cpp. Model types that convert to llama's code:
 # conversion/llama.py registers them.
@@ -115,7 +115,7 @@ def positions(placed: pl.LazyFrame, models: pl.LazyFrame) -> pl.LazyFrame:
     return (
         placed.join(models.select("model", "is_tied", "n_experts"), on="model")
         .with_columns(category=category())
-        .sort("model", "layer", "tensor", nulls_last=False)
+        .sort("model", "layer", "tensor", "storage", "n_rows", nulls_last=False)  # no ties: counted below
         .with_columns(
             counted=like.cast(pl.Int64),
             of=pl.when(is_value).then(count.cast(pl.Int64)).otherwise(last).fill_null(0),
@@ -187,12 +187,16 @@ def tensor_types(
     facts = models.select("model", "gqa", "is_tied", "is_70b", "is_large_vocab_8b", "is_falcon",
                           "only_experts_stack", n_experts=pl.col("n_experts").fill_null(0))  # fmt: skip
     is_expert = pl.col("category").str.starts_with("ffn_")
-    known = groups.join(facts, on="model").with_columns(
-        is_stacked=(pl.col("n_matrices") > 1) & (is_expert | ~pl.col("only_experts_stack")),
-        is_fused_qkv=pl.col("tensor") == "attn_qkv",
-        is_shared_expert=pl.col("tensor").str.ends_with("_shexp"),
-        is_named_attn_k=pl.col("tensor").str.contains("attn_k", literal=True),
-        is_named_attn_q=pl.col("tensor").str.contains("attn_q", literal=True),
+    known = (
+        _with_earlier_categories(groups)
+        .join(facts, on="model")
+        .with_columns(
+            is_stacked=(pl.col("n_matrices") > 1) & (is_expert | ~pl.col("only_experts_stack")),
+            is_fused_qkv=pl.col("tensor") == "attn_qkv",
+            is_shared_expert=pl.col("tensor").str.ends_with("_shexp"),
+            is_named_attn_k=pl.col("tensor").str.contains("attn_k", literal=True),
+            is_named_attn_q=pl.col("tensor").str.contains("attn_q", literal=True),
+        )
     )
     cases = (
         known.select(_CASE)
@@ -206,8 +210,25 @@ def tensor_types(
         known.join(cases, on=_CASE)
         .join(decided, on="case")
         .drop("case", "gqa", "n_experts", "is_70b", "is_large_vocab_8b", "is_falcon", "only_experts_stack",
-              *_SUBJECT_FLAGS.values())
+              "by_rules", *_SUBJECT_FLAGS.values())
     )  # fmt: skip
+
+
+def _with_earlier_categories(groups: pl.LazyFrame) -> pl.LazyFrame:
+    """Adds by_rules: which rules a row stands for, `all`, those of `before` 2026 or those `since`.
+
+    Embeddings per layer follow the output of a tied model since the rules went by category (2026); before,
+    their name alone decided, which is that of embeddings. The converter pads them since Gemma 3n's images
+    are read (conversion/gemma.py), about the same time.
+    """
+    changes = (pl.col("tensor") == "per_layer_token_embd") & (pl.col("category") == "output")
+    is_padding = pl.col("storage").cast(pl.String) == "padding"
+    is_new = changes | is_padding
+    marked = groups.with_columns(by_rules=pl.when(is_new).then(pl.lit("since")).otherwise(pl.lit("all")))
+    earlier = groups.filter(changes & ~is_padding).with_columns(
+        category=pl.lit("token_embd"), by_rules=pl.lit("before")
+    )
+    return pl.concat([marked, earlier])
 
 
 def _first_rules(cases: pl.LazyFrame, rules: pl.LazyFrame, recipes: pl.LazyFrame) -> pl.LazyFrame:
@@ -240,7 +261,9 @@ def _holds() -> pl.Expr:
     """Whether a rule's conditions hold for a case; a condition that is not given always does."""
     subject = pl.col("rule_tensor").cast(pl.String)
     layers = pl.col("layers").cast(pl.String)
+    by_rules = pl.col("by_rules")
     conditions = (
+        (by_rules == "all") | ((by_rules == "before") == pl.col("is_before_2026")),
         *((subject != word) | pl.col(name) for word, name in _SUBJECT_FLAGS.items()),
         (layers == "all") | pl.any_horizontal(*[(layers == word) & pl.col(word) for word in _POSITIONS]),
         _given("gqa_min", pl.col("gqa") >= pl.col("rule_gqa_min")),

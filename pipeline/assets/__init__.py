@@ -11,6 +11,8 @@ from pipeline.assets.evidence import (
     anchor_resolution,
     best_fit,
     capacity,
+    file_size_accuracy,
+    file_size_residuals,
     memory_accuracy,
     memory_plan_accuracy,
     memory_plan_residuals,
@@ -19,18 +21,20 @@ from pipeline.assets.evidence import (
     verdict_accuracy,
     verdict_audit,
 )
-from pipeline.assets.factors import kv_cache, kv_cache_steps, runtime, runtime_steps, weights
+from pipeline.assets.factors import gguf_headers, kv_cache, kv_cache_steps, runtime, runtime_steps, weights
 from pipeline.assets.release import release_asset
 from pipeline.assets.sources import ReadSources, source_assets
 from pipeline.partitions import gpu_partitions
 from pipeline.project import Project
 from warehouse.dictionary import tables
 
-FACTORS = (weights, kv_cache, kv_cache_steps, runtime, runtime_steps)
+FACTORS = (weights, gguf_headers, kv_cache, kv_cache_steps, runtime, runtime_steps)
 EVIDENCE = (
     anchor_residuals,
     anchor_resolution,
     accuracy,
+    file_size_residuals,
+    file_size_accuracy,
     memory_residuals,
     memory_accuracy,
     memory_plan_residuals,

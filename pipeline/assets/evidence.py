@@ -6,18 +6,23 @@ import polars as pl
 from estimator import accuracy as judged
 from estimator import anchor_resolution as resolution
 from estimator import best_fit as answers
+from estimator import file_size_accuracy as sizes_judged
+from estimator import file_size_residuals as sizes_beside
 from estimator import memory_accuracy as memory_judged
 from estimator import memory_plan_residuals as plans
 from estimator import memory_residuals as memory_beside
 from estimator import residuals, system_memory
 from estimator import rule_of_thumb as page
 from estimator import verdict_audit as audits
+from estimator.gguf_output_copies import files_with_output_copy
 from pipeline import audit_settings, grid_tables
 from pipeline.assets.table_asset import table_asset
 from pipeline.grid_resource import ProjectGrid
 from pipeline.partitions import published_gpus
 from pipeline.side_by_side import side_by_side
 from pipeline.table_store import TableStore
+
+OUTPUT_COPY_READS = ("tensors", "quantize_facts", "gguf_mix_rules", "gguf_fallbacks", "quants")
 
 
 @table_asset(deps=residuals.SETTING_TABLES)
@@ -108,6 +113,22 @@ def memory_accuracy(
 def memory_plan_accuracy(memory_plan_residuals: pl.LazyFrame, models: pl.LazyFrame) -> pl.LazyFrame:
     """Errors against llama.cpp's planner by setting and architecture."""
     return plans.memory_plan_accuracy(memory_plan_residuals, models)
+
+
+@table_asset(deps=(*sizes_beside.READS, *OUTPUT_COPY_READS))
+def file_size_residuals(tables: dg.ResourceParam[TableStore]) -> pl.LazyFrame:
+    """The bytes that the rules give for every published file, beside its size."""
+    read = tables.read({*sizes_beside.READS, *OUTPUT_COPY_READS})
+    named = {name: grid_tables.in_text(frame.lazy()) for name, frame in read.items()}
+    census, *others = (named[name] for name in OUTPUT_COPY_READS)
+    copies = files_with_output_copy(grid_tables.census(census), *others)
+    return sizes_beside.file_size_residuals(named, copies)
+
+
+@table_asset()
+def file_size_accuracy(file_size_residuals: pl.LazyFrame) -> pl.LazyFrame:
+    """Errors of the estimated file sizes by group."""
+    return sizes_judged.file_size_accuracy(grid_tables.in_text(file_size_residuals))
 
 
 @table_asset()

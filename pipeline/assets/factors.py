@@ -3,6 +3,7 @@
 import dagster as dg
 import polars as pl
 
+from estimator import gguf_headers as headers
 from pipeline import grid_tables
 from pipeline.assets.table_asset import table_asset
 from pipeline.factor_tables import kv_cache_at, kv_cache_steps_at, runtime_at, runtime_steps_at, weights_of
@@ -34,6 +35,13 @@ def weights(
         grid_tables.published_models(models, grid.span),
         tables,
     )
+
+
+@table_asset()
+def gguf_headers(tensors: pl.LazyFrame, models: pl.LazyFrame, gguf_tokenizers: pl.LazyFrame) -> pl.LazyFrame:
+    """Model x with_mtp: bytes of a GGUF file besides its tensors."""
+    census = grid_tables.census(grid_tables.in_text(tensors))
+    return headers.gguf_headers(census, grid_tables.in_text(models), grid_tables.in_text(gguf_tokenizers))
 
 
 @table_asset()

@@ -14,6 +14,8 @@ from pipeline.contracts.citing import CitationUse
 from pipeline.contracts.coefficients import read_coefficients
 from pipeline.contracts.faults import FaultLog
 from pipeline.contracts.frameworks import read_frameworks
+from pipeline.contracts.gguf_publishers import read_gguf_publishers
+from pipeline.contracts.gguf_tokenizers import read_gguf_tokenizers
 from pipeline.contracts.gpus import read_gpus
 from pipeline.contracts.grid import GRID_FILE, check_grid_ids, read_grid
 from pipeline.contracts.kv_dtypes import read_kv_dtypes
@@ -52,6 +54,8 @@ def read_sources(root: Path) -> dict[str, pl.DataFrame]:
     tables["memory_plans"] = read_memory_plans(
         root, log, use, _ids(tables, "models", "model", log), _ids(tables, "quants", "quant", log), caches
     )
+    tables["gguf_tokenizers"] = read_gguf_tokenizers(root, log, use)
+    tables["gguf_publishers"] = read_gguf_publishers(root, log, use, _ids(tables, "quants", "quant", log))
     tables["labels"] = read_labels(root, log, use)
     tables |= read_measurements(root, tables, log, use)
     ids = {kind: _ids(tables, f"{kind}s", kind, log) for kind in KINDS}

@@ -129,3 +129,22 @@ def test_every_device_of_the_planner(with_mtp: bool) -> None:
     assert met.height == rows.height > 0
     errors = met.select((pl.col("bytes") / MIB - pl.col("mib")).abs().max()).item()
     assert errors < 0.001, met  # the planner prints thousandths of a MiB
+
+
+def test_embeddings_per_layer_before_2026() -> None:
+    """Gemma 3n E2B, 262,144 x 7,680: as plain embeddings and without padding before, like the output of a
+    tied model and with 256 rows of padding since. Q4_K is 144 bytes per 256 numbers, Q6_K 210.
+    """
+    lazy = known()
+    model = pl.LazyFrame({"model": ["google/gemma-3n-E2B-it"]})
+    log, use = FaultLog(SOURCES), CitationUse()
+    read = {name: in_text(one.lazy()) for name, one in read_models(SOURCES, log, use).items()}
+    of_model = {
+        name: read[name].join(model, on="model", how="semi") for name in ("tensors", "quantize_facts")
+    }
+    found = gguf_files(
+        census(of_model["tensors"]), of_model["quantize_facts"], lazy["gguf_mix_rules"],
+        lazy["gguf_fallbacks"], lazy["quants"],
+    ).filter(pl.col("quant") == "gguf/q4_k_m", ~pl.col("with_imatrix")).collect()  # fmt: skip
+    sizes = dict(found.select("is_before_2026", "per_layer_embedding_bytes").iter_rows())
+    assert sizes == {True: 262_144 * 7_680 // 256 * 144, False: 262_400 * 7_680 // 256 * 210}
