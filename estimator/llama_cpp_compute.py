@@ -22,6 +22,7 @@ MASK_BYTES: Final = 2  # masks are f16 with flash attention, f32 without
 PIPELINE_COPIES: Final = 4  # GGML_SCHED_MAX_COPIES: inputs of a pipeline exist four times
 OUTPUT_COPY_ROWS: Final = 8
 FIRST_DEVICE_ROWS: Final = 4
+POSITION_ROWS: Final = 3
 POSITION_FLOATS: Final = 5  # positions and the indices of keys and values written
 WINDOW_POSITION_FLOATS: Final = 4
 INDEXER_POSITION_FLOATS: Final = 32
@@ -93,9 +94,15 @@ def _rows_of_attention(attention: pl.Expr) -> pl.Expr:
 
 
 def absorbed_floats() -> pl.Expr:
-    """MLA with absorbed keys: three hidden rows, and per head two latents and the query."""
+    """MLA with absorbed keys: per head two latents and the query, beside hidden rows.
+
+    Three rows behind routed experts, whose result lies beside the input; with dense layers alone two and one
+    latent.
+    """
     per_head = 2 * _number("latent_dim") + _number("k_head_dim")
-    return 3 * _number("hidden_size") + _number("n_heads") * per_head
+    routed = (pl.col("ffn") == "moe").any().over("model")
+    beside = pl.when(routed).then("hidden_size").otherwise("kv_latent_dim").cast(pl.Float64)
+    return 2 * _number("hidden_size") + beside + _number("n_heads") * per_head
 
 
 def channels() -> pl.Expr:
@@ -199,6 +206,12 @@ def compute_shapes(cached: pl.LazyFrame) -> pl.LazyFrame:
             output_rows=pl.col("output_rows").first().cast(pl.Float64),
             last_rows=pl.col("last_rows").first().cast(pl.Float64),
             position_rows=pl.col("position_rows").first().cast(pl.Float64),
+            score_query_rows=pl.col("score_query_rows").first().cast(pl.Float64),
+            score_hidden_rows=pl.col("score_hidden_rows").first().cast(pl.Float64),
+            routes=(pl.col("ffn") == "moe").any(),
+            shared_rows=((pl.col("ffn") == "moe") & (_number("shared_ffn_size") > 0)).any().cast(pl.Float64),
+            kept_attention=pl.col("widest_attention").first(),
+            kv_latent_dim=_number("kv_latent_dim").max(),
             rotated_attention=pl.col("rotated_attention").first(),
             key_rotation=_rotation_elements(attends & pl.col("used_window_tokens").is_null()),
             window_key_rotation=_rotation_elements(pl.col("used_window_tokens").is_not_null()),
@@ -242,7 +255,8 @@ def rotation_bytes() -> pl.Expr:
         pl.when(attention < hidden).then(attention).when(attention == hidden).then(-hidden).otherwise(0.0)
     )
     moved = (
-        pl.when(pl.col("rotated_attention") == "serial").then(serial)
+        pl.when("is_latent").then(0.0)
+        .when(pl.col("rotated_attention") == "serial").then(serial)
         .when(pl.col("rotated_attention") == "row").then(hidden)
         .otherwise(0.0)
     )  # fmt: skip
@@ -342,17 +356,32 @@ def score_bytes() -> pl.Expr:
     """
     ubatch = _number("ubatch_tokens")
     attention = (
-        2 * pl.col("hidden_size")
-        + 2 * pl.col("attention_width")
-        + pl.col("key_width")
-        + pl.col("value_width")
+        (pl.col("score_hidden_rows") + pl.col("shared_rows")) * pl.col("hidden_size")
+        + pl.col("score_query_rows") * pl.col("attention_width")
+        + transposed_floats()
     )
-    latent = 2 * pl.col("hidden_size") + 2 * pl.col("absorbed_floats") - 5 * pl.col("hidden_size")
-    kept = pl.coalesce("score_floats", pl.when("is_latent").then(latent).otherwise(attention))
-    scores = pl.when("attends").then(score_cells() + kept).otherwise(0.0)
+    kept = pl.coalesce("score_floats", pl.when("is_latent").then("absorbed_floats").otherwise(attention))
+    scores = pl.when("attends").then(score_cells() + kept + POSITION_ROWS).otherwise(0.0)
     attending = F32_BYTES * ubatch * (scores + mask_floats(F32_BYTES))
-    wider = mask_floats(F32_BYTES) - mask_floats()
-    return pl.max_horizontal(attending, fused_bytes() + F32_BYTES * ubatch * wider)
+    return pl.max_horizontal(attending, unfused_bytes())
+
+
+def transposed_floats() -> pl.Expr:
+    """Indices of transposed values per token without flash attention: 8 bytes per value and cache."""
+    caches = pl.when(pl.col("used_window_tokens").is_not_null()).then(2.0).otherwise(1.0)
+    return pl.when("is_latent").then(0.0).otherwise(2 * pl.col("value_width") * caches)
+
+
+def unfused_bytes() -> pl.Expr:
+    """Buffer of one device without flash attention where the feed-forward is the widest place.
+
+    As with flash attention, with masks of 4 bytes and indices of transposed values; the attention output's
+    place lies in what the scores have left.
+    """
+    wider = F32_BYTES * _number("ubatch_tokens") * (mask_floats(F32_BYTES) - mask_floats())
+    freed = pl.when("is_latent").then(0.0).otherwise(pl.col("kept_attention"))
+    indices = pl.when("attends").then(transposed_floats() - freed).otherwise(0.0)
+    return fused_bytes() + wider + F32_BYTES * _number("ubatch_tokens") * indices
 
 
 def output_bytes() -> pl.Expr:
@@ -385,7 +414,7 @@ def device_compute_bytes(device: pl.Expr) -> pl.Expr:
     hidden, ubatch = pl.col("hidden_size"), _number("ubatch_tokens")
     plain = pl.when("flash_attention").then(fused_bytes()).otherwise(score_bytes())
     fused = pl.col("flash_attention")
-    indices = pl.when(fused | pl.col("is_latent")).then(0.0).otherwise(6 * pl.col("value_width"))
+    indices = pl.when(fused).then(0.0).otherwise((PIPELINE_COPIES - 1) * transposed_floats())
     first = pl.coalesce(
         pl.when(fused).then("first_device_floats").otherwise("first_device_scores_floats"),
         FIRST_DEVICE_ROWS * hidden + indices,
@@ -397,8 +426,9 @@ def device_compute_bytes(device: pl.Expr) -> pl.Expr:
     is_first, is_last = device == 0, device == pl.col("n_gpus") - 1
     copies = (PIPELINE_COPIES - 1) * (mask_bytes() + F32_BYTES * ubatch * position_floats())
     staged = plain + copies + F32_BYTES * ubatch * pl.when(is_first).then(first).otherwise(later)
+    whole = pl.when(fused).then(0.0).otherwise(PIPELINE_COPIES * transposed_floats())
     logits = (
-        output_bytes() + copies + mask_bytes() + F32_BYTES * ubatch * (pl.col("last_rows") * hidden + indices)
+        output_bytes() + copies + mask_bytes() + F32_BYTES * ubatch * (pl.col("last_rows") * hidden + whole)
     )
     return (
         pl.when(pl.col("n_gpus") == 1)
@@ -419,12 +449,7 @@ def host_compute_bytes() -> pl.Expr:
     """
     ubatch, hidden = _number("ubatch_tokens"), pl.col("hidden_size")
     copies = pl.when(pl.col("n_gpus") > 1).then(float(PIPELINE_COPIES)).otherwise(1.0)
-    windows = pl.when(pl.col("used_window_tokens").is_not_null()).then(2.0).otherwise(1.0)
-    indices = (
-        pl.when(pl.col("flash_attention") | pl.col("is_latent"))
-        .then(0.0)
-        .otherwise(2 * pl.col("value_width") * windows)
-    )
+    indices = pl.when("flash_attention").then(0.0).otherwise(transposed_floats())
     rows = pl.when(pl.col("n_gpus") > 1).then(5.0).otherwise(2.0)
     inputs = copies * (indices + position_floats())
     floats = (rows + pl.col("position_rows")) * hidden + inputs + pl.col("per_layer_floats")
