@@ -11,7 +11,7 @@ Sizes are counted in 4-byte floats: `*_floats` per micro-batch token, `slot_floa
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Final, Literal
 
 import polars as pl
 
@@ -28,6 +28,8 @@ WINDOW_POSITION_FLOATS: Final = 4
 INDEXER_POSITION_FLOATS: Final = 32
 GATED_MATRICES: Final = 3
 ROTATION_WIDTH: Final = 64
+Stage = Literal["only", "first", "later"]  # the place of a device in a pipeline
+NAMES: Final = {"first": "first", "later": "last"}  # of a stage in the coefficients
 
 COEFFICIENTS: Final = (
     "layer_floats",
@@ -68,6 +70,37 @@ def routed_floats(attention: pl.Expr) -> pl.Expr:
     gated = pl.when(2 * inner >= outer).then(3 * inner).otherwise(small)
     floats = pl.when(pl.col("ffn_matrices") == GATED_MATRICES).then(gated).otherwise(inner + outer)
     return pl.when(pl.col("ffn") == "moe").then(floats).otherwise(0.0)
+
+
+def _projected_rows() -> pl.Expr:
+    """One hidden row more where experts read a projection narrower than the hidden row (latent experts)."""
+    narrow = _number("expert_input_size").is_between(1, _number("hidden_size") - 1)
+    return pl.when((pl.col("ffn") == "moe") & narrow).then(_number("hidden_size")).otherwise(0.0)
+
+
+def staged_routed_floats(attention: pl.Expr) -> tuple[pl.Expr, pl.Expr]:
+    """As `routed_floats`, on the first and on the later devices of a pipeline, beside shared experts.
+
+    The attention output's place is a hidden row smaller there, so that p does not fit where it fits on one
+    device (3p + q less one row); on later devices the row is missing in any case. With latent attention q
+    does not fit the place of gate and up.
+    """
+    used, hidden = _number("n_experts_used"), _number("hidden_size")
+    inner = used * _number("expert_ffn_size")
+    outer = used * pl.coalesce("expert_input_size", "hidden_size").cast(pl.Float64)
+    shares = (pl.col("ffn") == "moe") & (_number("shared_ffn_size") > 0) & (pl.col("ffn_matrices") == 3)
+    fills = shares & (attention > hidden) & (2 * inner < outer) & (inner > attention - hidden)
+    pushed = shares & pl.col("is_latent") & (2 * inner >= outer)
+    whole = 3 * inner + outer
+    first = (
+        pl.when(fills & (inner < attention)).then(whole - hidden)
+        .when(pushed).then(whole)
+        .otherwise(routed_floats(attention))
+    )  # fmt: skip
+    later = (
+        pl.when(fills).then(whole - hidden).when(pushed).then(whole).otherwise(routed_floats(attention))
+    )  # fmt: skip
+    return first, later
 
 
 def shared_floats() -> pl.Expr:
@@ -115,19 +148,39 @@ def channels() -> pl.Expr:
 
 
 def _is_second_mamba() -> pl.Expr:
-    return (pl.col("mixer") == "mamba") & (_number("mamba_heads") > 0)
+    return _number("mamba_heads") > 0
+
+
+def projection_floats() -> pl.Expr:
+    """Input projection of Mamba-2: gate, channels and time steps."""
+    return _number("mamba_inner") + channels() + _number("mamba_heads")
+
+
+def _rows_before_scan() -> pl.Expr:
+    """Rows alive beside the scan of Mamba-2.
+
+    Three hidden rows; behind another Mamba block without feed-forward that block's inner row where it is
+    wider; beside attention of the same layer its output.
+    """
+    hidden, inner = _number("hidden_size"), _number("mamba_inner")
+    follows = (pl.col("ffn") == "none") & (pl.col("n_layers") > 1) & (pl.col("mixer") == "mamba")
+    third = (
+        pl.when(pl.col("mixer") != "mamba").then(_attention_floats())
+        .when(follows).then(pl.max_horizontal(hidden, inner))
+        .otherwise(hidden)
+    )  # fmt: skip
+    return 2 * hidden + third
 
 
 def recurrent_floats() -> pl.Expr:
     """Per token, the widest place of a recurrent mixer.
 
-    Mamba-1: two hidden rows and five inner rows. Mamba-2: three hidden rows, the input projection, two rows
-    of channels, the scan's output. Linear attention with a convolution: two hidden rows, three rows of
+    Mamba-1: two hidden rows and five inner rows. Mamba-2: the rows before the scan, the input projection, two
+    rows of channels, the scan's output. Linear attention with a convolution: two hidden rows, three rows of
     channels.
     """
     inner, hidden = _number("mamba_inner"), _number("hidden_size")
-    projection = 2 * inner + 2 * _number("mamba_groups") * _number("mamba_state") + _number("mamba_heads")
-    second = 3 * hidden + projection + 2 * channels() + inner
+    second = _rows_before_scan() + projection_floats() + 2 * channels() + inner
     first = 2 * hidden + 5 * inner
     linear = 2 * hidden + 3 * channels()
     return (
@@ -150,11 +203,31 @@ def recurrent_slot_floats() -> pl.Expr:
         .otherwise(_number("mamba_inner"))
     )
     state = (
-        pl.when(pl.col("mixer") == "mamba")
+        pl.when((pl.col("mixer") == "mamba") | _is_second_mamba())
         .then(_number("mamba_inner") * _number("mamba_state"))
         .otherwise(0.0)
     )
-    return pl.when(pl.col("mixer").is_in(["mamba", "linear"])).then(past + state).otherwise(0.0)
+    recurs = pl.col("mixer").is_in(["mamba", "linear"]) | _is_second_mamba()
+    return pl.when(recurs).then(past + state).otherwise(0.0)
+
+
+def copied_state_floats() -> tuple[pl.Expr, pl.Expr]:
+    """What a pipeline's first and later devices hold more beside a recurrent block: four copies of rows that
+    cross devices where one Mamba block follows another.
+
+    Mamba-1: four inner rows on the first device, eight on the others. Mamba-2 in blocks of its own without
+    experts: three inner rows, and four input projections less what the block before has left.
+    """
+    inner = _number("mamba_inner")
+    first = (pl.col("mixer") == "mamba") & ~_is_second_mamba()
+    second = (pl.col("mixer") == "mamba") & (pl.col("ffn") == "none") & _is_second_mamba()
+    alone = second & ~(pl.col("ffn") == "moe").any().over("model")
+    left = pl.max_horizontal(inner - _number("hidden_size"), pl.lit(0.0))
+    here = pl.when(first).then(4 * inner).when(alone).then(3 * inner).otherwise(0.0)
+    later = (
+        pl.when(first).then(8 * inner).when(alone).then(4 * projection_floats() - left).otherwise(0.0)
+    )  # fmt: skip
+    return here, later
 
 
 def compute_shapes(cached: pl.LazyFrame) -> pl.LazyFrame:
@@ -163,7 +236,11 @@ def compute_shapes(cached: pl.LazyFrame) -> pl.LazyFrame:
     Out: model, hidden_size, vocab_size, and the floats of every part.
     """
     attention = _attention_floats()
-    feeds = pl.max_horizontal(dense_floats(), routed_floats(pl.col("widest_attention")), shared_floats())
+    kept = pl.col("widest_attention")
+    feeds = pl.max_horizontal(dense_floats(), routed_floats(kept) + _projected_rows(), shared_floats())
+    first, later = staged_routed_floats(kept)
+    staged = [pl.max_horizontal(dense_floats(), of, shared_floats()) for of in (first, later)]
+    first_state, later_state = copied_state_floats()
     indexed = _number("index_head_dim") > 0
     attends = pl.col("mixer").is_in(["full", "sliding", "chunked", "mla"])
     return (
@@ -186,6 +263,12 @@ def compute_shapes(cached: pl.LazyFrame) -> pl.LazyFrame:
             value_width=pl.col("value_width").max().cast(pl.Float64),
             feed_floats=feeds.max() + pl.col("widest_attention").first()
             + (2 + pl.col("extra_rows").first()) * pl.col("hidden_size").first(),
+            first_feed_floats=staged[0].max() + kept.first()
+            + (2 + pl.col("extra_rows").first()) * pl.col("hidden_size").first(),
+            later_feed_floats=staged[1].max() + kept.first()
+            + (2 + pl.col("extra_rows").first()) * pl.col("hidden_size").first(),
+            first_state_floats=first_state.max(),
+            later_state_floats=later_state.max(),
             absorbed_floats=pl.when("is_latent").then(absorbed_floats()).otherwise(0.0).max(),
             recurrent_floats=recurrent_floats().max(),
             recurrent_slot_floats=recurrent_slot_floats().max(),
@@ -316,28 +399,32 @@ def sparse_floats() -> pl.Expr:
     )
 
 
-def layer_floats() -> pl.Expr:
-    """Floats per token of the widest layer with flash attention, masks left out; the model's coefficient
-    where there is one.
+def layer_floats(stage: Stage = "only") -> pl.Expr:
+    """Floats per token of the widest layer with flash attention, masks left out, on the only, the first or a
+    later device.
     """
-    plain = pl.col("feed_floats") + position_floats()
+    feeds = {"only": "feed_floats", "first": "first_feed_floats", "later": "later_feed_floats"}
+    plain = pl.col(feeds[stage]) + position_floats()
     per_layer = (
         pl.when(pl.col("per_layer_floats") > 0)
         .then(pl.col("per_layer_floats") + 6 * pl.col("hidden_size"))
         .otherwise(0.0)
     )
-    dense = pl.max_horizontal(plain + per_layer, pl.col("absorbed_floats"))
+    rope = pl.when("routes").then("rope_floats").otherwise(0.0)
+    absorbed = pl.col("absorbed_floats") + (rope if stage == "first" else 0.0)
+    dense = pl.max_horizontal(plain + per_layer, absorbed)
     sparse = pl.when(pl.col("index_layers") > 0).then(sparse_floats()).otherwise(0.0)
     return pl.max_horizontal(dense, sparse)
 
 
-def fused_bytes() -> pl.Expr:
-    """Buffer of one device with flash attention, logits left out."""
+def fused_bytes(stage: Stage = "only") -> pl.Expr:
+    """Buffer of one device with flash attention, logits left out; of several without the pipeline's rows."""
     ubatch, slots = _number("ubatch_tokens"), _number("slots")
-    recurrent = ubatch * (pl.col("recurrent_floats") + position_floats()) + slots * pl.col(
+    copied = 0.0 if stage == "only" else pl.col(f"{stage}_state_floats")
+    recurrent = ubatch * (pl.col("recurrent_floats") + position_floats() + copied) + slots * pl.col(
         "recurrent_slot_floats"
     )
-    widest = pl.max_horizontal(ubatch * layer_floats(), recurrent)
+    widest = pl.max_horizontal(ubatch * layer_floats(stage), recurrent)
     known = ubatch * pl.col("layer_floats") + slots * pl.col("slot_floats").fill_null(0.0)
     floats = pl.when(pl.col("layer_floats").is_not_null()).then(known).otherwise(widest)
     return F32_BYTES * (floats + ubatch * mask_floats()) + rotation_bytes()
@@ -350,7 +437,7 @@ def score_cells() -> pl.Expr:
     return pl.max_horizontal(full, window).cast(pl.Float64)
 
 
-def score_bytes() -> pl.Expr:
+def score_bytes(stage: Stage = "only") -> pl.Expr:
     """Buffer of one device without flash attention, logits left out: scores, queries, keys and values beside
     two f32 masks, or the widest layer.
     """
@@ -363,7 +450,7 @@ def score_bytes() -> pl.Expr:
     kept = pl.coalesce("score_floats", pl.when("is_latent").then("absorbed_floats").otherwise(attention))
     scores = pl.when("attends").then(score_cells() + kept + POSITION_ROWS).otherwise(0.0)
     attending = F32_BYTES * ubatch * (scores + mask_floats(F32_BYTES))
-    return pl.max_horizontal(attending, unfused_bytes())
+    return pl.max_horizontal(attending, unfused_bytes(stage))
 
 
 def transposed_floats() -> pl.Expr:
@@ -372,7 +459,7 @@ def transposed_floats() -> pl.Expr:
     return pl.when("is_latent").then(0.0).otherwise(2 * pl.col("value_width") * caches)
 
 
-def unfused_bytes() -> pl.Expr:
+def unfused_bytes(stage: Stage = "only") -> pl.Expr:
     """Buffer of one device without flash attention where the feed-forward is the widest place.
 
     As with flash attention, with masks of 4 bytes and indices of transposed values; the attention output's
@@ -381,7 +468,7 @@ def unfused_bytes() -> pl.Expr:
     wider = F32_BYTES * _number("ubatch_tokens") * (mask_floats(F32_BYTES) - mask_floats())
     freed = pl.when("is_latent").then(0.0).otherwise(pl.col("kept_attention"))
     indices = pl.when("attends").then(transposed_floats() - freed).otherwise(0.0)
-    return fused_bytes() + wider + F32_BYTES * _number("ubatch_tokens") * indices
+    return fused_bytes(stage) + wider + F32_BYTES * _number("ubatch_tokens") * indices
 
 
 def output_bytes() -> pl.Expr:
@@ -425,7 +512,10 @@ def device_compute_bytes(device: pl.Expr) -> pl.Expr:
     )
     is_first, is_last = device == 0, device == pl.col("n_gpus") - 1
     copies = (PIPELINE_COPIES - 1) * (mask_bytes() + F32_BYTES * ubatch * position_floats())
-    staged = plain + copies + F32_BYTES * ubatch * pl.when(is_first).then(first).otherwise(later)
+    staged = (
+        pl.when(is_first).then(_staged("first")).otherwise(_staged("later"))
+        + copies + F32_BYTES * ubatch * pl.when(is_first).then(first).otherwise(later)
+    )  # fmt: skip
     whole = pl.when(fused).then(0.0).otherwise(PIPELINE_COPIES * transposed_floats())
     logits = (
         output_bytes() + copies + mask_bytes() + F32_BYTES * ubatch * (pl.col("last_rows") * hidden + whole)
@@ -437,6 +527,17 @@ def device_compute_bytes(device: pl.Expr) -> pl.Expr:
         .then(pl.max_horizontal(staged, logits))
         .otherwise(staged)
     )
+
+
+def _staged(stage: Stage) -> pl.Expr:
+    """Widest layer of one device of several; the one device's where a coefficient says what is added to it."""
+    fused = pl.col("flash_attention")
+    known = pl.coalesce(
+        pl.when(fused).then(f"{NAMES[stage]}_device_floats").otherwise(f"{NAMES[stage]}_device_scores_floats"),
+    ).is_not_null()
+    of_one = pl.when(fused).then(fused_bytes()).otherwise(score_bytes())
+    of_stage = pl.when(fused).then(fused_bytes(stage)).otherwise(score_bytes(stage))
+    return pl.when(known).then(of_one).otherwise(of_stage)
 
 
 def host_compute_bytes() -> pl.Expr:
