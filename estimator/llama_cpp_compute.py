@@ -81,26 +81,44 @@ def _projected_rows() -> pl.Expr:
 def staged_routed_floats(attention: pl.Expr) -> tuple[pl.Expr, pl.Expr]:
     """As `routed_floats`, on the first and on the later devices of a pipeline, beside shared experts.
 
-    The attention output's place is a hidden row smaller there, so that p does not fit where it fits on one
-    device (3p + q less one row); on later devices the row is missing in any case. With latent attention q
-    does not fit the place of gate and up.
+    With a gate: the attention output's place is a hidden row smaller on later devices (on the first as well
+    with norms behind the block), so that p does not fit where it fits on one device; with latent attention q
+    does not fit the place of gate and up. Without a gate: a row less on the first device; on later ones
+    none of the attention output's place.
     """
     used, hidden = _number("n_experts_used"), _number("hidden_size")
     inner = used * _number("expert_ffn_size")
     outer = used * pl.coalesce("expert_input_size", "hidden_size").cast(pl.Float64)
-    shares = (pl.col("ffn") == "moe") & (_number("shared_ffn_size") > 0) & (pl.col("ffn_matrices") == 3)
-    fills = shares & (attention > hidden) & (2 * inner < outer) & (inner > attention - hidden)
-    pushed = shares & pl.col("is_latent") & (2 * inner >= outer)
-    whole = 3 * inner + outer
+    is_shared = (pl.col("ffn") == "moe") & (_number("shared_ffn_size") > 0)
+    gated = pl.col("ffn_matrices") == GATED_MATRICES
+    fills = is_shared & gated & (attention > hidden) & (2 * inner < outer) & (inner > attention - hidden)
+    pushed = is_shared & gated & pl.col("is_latent") & (2 * inner >= outer)
+    whole, of_one = 3 * inner + outer, routed_floats(attention)
+    early = (inner < attention) | (pl.col("rotated_attention") == "kept")
+    kept = pl.max_horizontal(hidden, attention)
     first = (
-        pl.when(fills & (inner < attention)).then(whole - hidden)
+        pl.when(fills & early).then(whole - hidden)
         .when(pushed).then(whole)
-        .otherwise(routed_floats(attention))
+        .when(is_shared & ~gated).then(of_one - hidden + _projected_rows())
+        .otherwise(of_one)
     )  # fmt: skip
     later = (
-        pl.when(fills).then(whole - hidden).when(pushed).then(whole).otherwise(routed_floats(attention))
+        pl.when(fills).then(whole - hidden)
+        .when(pushed).then(whole)
+        .when(is_shared & ~gated).then(of_one - kept + _projected_rows())
+        .otherwise(of_one)
     )  # fmt: skip
     return first, later
+
+
+def _staged_shared_floats(attention: pl.Expr) -> pl.Expr:
+    """As `shared_floats` in a pipeline: where no attention output lies beside it, its gate takes the routed
+    experts' place and leaves what it does not fill.
+    """
+    inner = _number("shared_ffn_size")
+    outer = _number("n_experts_used") * _number("hidden_size")
+    left = pl.when((attention == 0) & (inner > 0)).then((outer - inner).clip(0)).otherwise(0.0)
+    return shared_floats() + pl.when(pl.col("ffn") == "moe").then(left).otherwise(0.0)
 
 
 def shared_floats() -> pl.Expr:
@@ -110,7 +128,12 @@ def shared_floats() -> pl.Expr:
 
 
 def _attention_floats() -> pl.Expr:
-    """Attention output of one layer: heads x head size (of the value under MLA)."""
+    """Attention output of one layer: heads x head size of the values."""
+    return _number("n_heads") * _number("v_head_dim")
+
+
+def _query_floats() -> pl.Expr:
+    """Queries of one layer: heads x head size (of the value under MLA)."""
     size = pl.when("is_latent").then("v_head_dim").otherwise("k_head_dim")
     return _number("n_heads") * size.fill_null(0).cast(pl.Float64)
 
@@ -159,14 +182,13 @@ def projection_floats() -> pl.Expr:
 def _rows_before_scan() -> pl.Expr:
     """Rows alive beside the scan of Mamba-2.
 
-    Three hidden rows; behind another Mamba block without feed-forward that block's inner row where it is
-    wider; beside attention of the same layer its output.
+    Three hidden rows; two in a model of nothing else; beside attention of the same layer two and its output.
     """
-    hidden, inner = _number("hidden_size"), _number("mamba_inner")
-    follows = (pl.col("ffn") == "none") & (pl.col("n_layers") > 1) & (pl.col("mixer") == "mamba")
+    hidden = _number("hidden_size")
+    mixes_alone = ((pl.col("mixer") == "mamba") & (pl.col("ffn") == "none")).all().over("model")
     third = (
         pl.when(pl.col("mixer") != "mamba").then(_attention_floats())
-        .when(follows).then(pl.max_horizontal(hidden, inner))
+        .when(mixes_alone).then(0.0)
         .otherwise(hidden)
     )  # fmt: skip
     return 2 * hidden + third
@@ -212,21 +234,22 @@ def recurrent_slot_floats() -> pl.Expr:
 
 
 def copied_state_floats() -> tuple[pl.Expr, pl.Expr]:
-    """What a pipeline's first and later devices hold more beside a recurrent block: four copies of rows that
-    cross devices where one Mamba block follows another.
+    """What a pipeline's first and later devices hold more: four copies of rows that cross devices where the
+    layer before is a Mamba block.
 
     Mamba-1: four inner rows on the first device, eight on the others. Mamba-2 in blocks of its own without
-    experts: three inner rows, and four input projections less what the block before has left.
+    experts: four inner rows, and four input projections. Beside attention of the same layer one hidden row
+    on the first device.
     """
     inner = _number("mamba_inner")
     first = (pl.col("mixer") == "mamba") & ~_is_second_mamba()
     second = (pl.col("mixer") == "mamba") & (pl.col("ffn") == "none") & _is_second_mamba()
     alone = second & ~(pl.col("ffn") == "moe").any().over("model")
-    left = pl.max_horizontal(inner - _number("hidden_size"), pl.lit(0.0))
-    here = pl.when(first).then(4 * inner).when(alone).then(3 * inner).otherwise(0.0)
-    later = (
-        pl.when(first).then(8 * inner).when(alone).then(4 * projection_floats() - left).otherwise(0.0)
+    beside = (pl.col("mixer") != "mamba") & _is_second_mamba()
+    here = (
+        pl.when(first | alone).then(4 * inner).when(beside).then(_number("hidden_size")).otherwise(0.0)
     )  # fmt: skip
+    later = pl.when(first).then(8 * inner).when(alone).then(4 * projection_floats()).otherwise(0.0)
     return here, later
 
 
@@ -239,7 +262,7 @@ def compute_shapes(cached: pl.LazyFrame) -> pl.LazyFrame:
     kept = pl.col("widest_attention")
     feeds = pl.max_horizontal(dense_floats(), routed_floats(kept) + _projected_rows(), shared_floats())
     first, later = staged_routed_floats(kept)
-    staged = [pl.max_horizontal(dense_floats(), of, shared_floats()) for of in (first, later)]
+    staged = [pl.max_horizontal(dense_floats(), of, _staged_shared_floats(kept)) for of in (first, later)]
     first_state, later_state = copied_state_floats()
     indexed = _number("index_head_dim") > 0
     attends = pl.col("mixer").is_in(["full", "sliding", "chunked", "mla"])
@@ -258,7 +281,7 @@ def compute_shapes(cached: pl.LazyFrame) -> pl.LazyFrame:
             .fill_null(0).cast(pl.Float64),
             window_heads=pl.col("n_heads").filter(pl.col("used_window_tokens").is_not_null()).max()
             .fill_null(0).cast(pl.Float64),
-            attention_width=pl.col("attention").max(),
+            attention_width=_query_floats().max(),
             key_width=pl.col("key_width").max().cast(pl.Float64),
             value_width=pl.col("value_width").max().cast(pl.Float64),
             feed_floats=feeds.max() + pl.col("widest_attention").first()
@@ -295,6 +318,7 @@ def compute_shapes(cached: pl.LazyFrame) -> pl.LazyFrame:
             shared_rows=((pl.col("ffn") == "moe") & (_number("shared_ffn_size") > 0)).any().cast(pl.Float64),
             kept_attention=pl.col("widest_attention").first(),
             kv_latent_dim=_number("kv_latent_dim").max(),
+            plain_query_floats=(_number("n_heads") * _number("k_head_dim")).max(),
             rotated_attention=pl.col("rotated_attention").first(),
             key_rotation=_rotation_elements(attends & pl.col("used_window_tokens").is_null()),
             window_key_rotation=_rotation_elements(pl.col("used_window_tokens").is_not_null()),
@@ -420,8 +444,7 @@ def layer_floats(stage: Stage = "only") -> pl.Expr:
 def fused_bytes(stage: Stage = "only") -> pl.Expr:
     """Buffer of one device with flash attention, logits left out; of several without the pipeline's rows."""
     ubatch, slots = _number("ubatch_tokens"), _number("slots")
-    copied = 0.0 if stage == "only" else pl.col(f"{stage}_state_floats")
-    recurrent = ubatch * (pl.col("recurrent_floats") + position_floats() + copied) + slots * pl.col(
+    recurrent = ubatch * (pl.col("recurrent_floats") + position_floats()) + slots * pl.col(
         "recurrent_slot_floats"
     )
     widest = pl.max_horizontal(ubatch * layer_floats(stage), recurrent)
@@ -447,10 +470,23 @@ def score_bytes(stage: Stage = "only") -> pl.Expr:
         + pl.col("score_query_rows") * pl.col("attention_width")
         + transposed_floats()
     )
-    kept = pl.coalesce("score_floats", pl.when("is_latent").then("absorbed_floats").otherwise(attention))
+    latent = pl.col("absorbed_floats") + copied_latent_floats()
+    kept = pl.coalesce("score_floats", pl.when("is_latent").then(latent).otherwise(attention))
     scores = pl.when("attends").then(score_cells() + kept + POSITION_ROWS).otherwise(0.0)
     attending = F32_BYTES * ubatch * (scores + mask_floats(F32_BYTES))
     return pl.max_horizontal(attending, unfused_bytes(stage))
+
+
+def copied_latent_floats() -> pl.Expr:
+    """The latents of all cells once more in f16, per token, where no place left by queries or hidden row
+    holds them.
+    """
+    copy = sequence_cells() * pl.col("kv_latent_dim") * MASK_BYTES / F32_BYTES / _number("ubatch_tokens")
+    room = pl.max_horizontal(
+        pl.col("hidden_size"),
+        pl.col("n_heads") * pl.col("kv_latent_dim") + pl.col("rope_floats") + pl.col("plain_query_floats"),
+    )
+    return pl.when(copy > room).then(copy).otherwise(0.0)
 
 
 def transposed_floats() -> pl.Expr:
@@ -504,11 +540,11 @@ def device_compute_bytes(device: pl.Expr) -> pl.Expr:
     indices = pl.when(fused).then(0.0).otherwise((PIPELINE_COPIES - 1) * transposed_floats())
     first = pl.coalesce(
         pl.when(fused).then("first_device_floats").otherwise("first_device_scores_floats"),
-        FIRST_DEVICE_ROWS * hidden + indices,
+        FIRST_DEVICE_ROWS * (1 + pl.col("position_rows")) * hidden + indices + pl.col("first_state_floats"),
     )
     later = pl.coalesce(
         pl.when(fused).then("last_device_floats").otherwise("last_device_scores_floats"),
-        pl.col("last_rows") * hidden + indices,
+        pl.col("last_rows") * hidden + indices + pl.col("later_state_floats"),
     )
     is_first, is_last = device == 0, device == pl.col("n_gpus") - 1
     copies = (PIPELINE_COPIES - 1) * (mask_bytes() + F32_BYTES * ubatch * position_floats())
@@ -518,7 +554,7 @@ def device_compute_bytes(device: pl.Expr) -> pl.Expr:
     )  # fmt: skip
     whole = pl.when(fused).then(0.0).otherwise(PIPELINE_COPIES * transposed_floats())
     logits = (
-        output_bytes() + copies + mask_bytes() + F32_BYTES * ubatch * (pl.col("last_rows") * hidden + whole)
+        output_bytes() + copies + mask_bytes() + F32_BYTES * ubatch * (pl.col("last_rows") * hidden + whole + pl.col("later_state_floats"))
     )
     return (
         pl.when(pl.col("n_gpus") == 1)
