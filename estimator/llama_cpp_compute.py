@@ -233,24 +233,46 @@ def recurrent_slot_floats() -> pl.Expr:
     return pl.when(recurs).then(past + state).otherwise(0.0)
 
 
-def copied_state_floats() -> tuple[pl.Expr, pl.Expr]:
-    """What a pipeline's first and later devices hold more: four copies of rows that cross devices where the
-    layer before is a Mamba block.
+def scan_floats() -> pl.Expr:
+    """Per token, linear attention while its scan works: three hidden rows, one row of channels, three of
+    values.
+    """
+    values = _number("linear_value_heads") * _number("linear_value_dim")
+    floats = 3 * _number("hidden_size") + channels() + 3 * values
+    return pl.when(pl.col("mixer") == "linear").then(floats).otherwise(0.0)
 
-    Mamba-1: four inner rows on the first device, eight on the others. Mamba-2 in blocks of its own without
-    experts: four inner rows, and four input projections. Beside attention of the same layer one hidden row
-    on the first device.
+
+def scan_slot_floats() -> pl.Expr:
+    """Per sequence, beside `scan_floats`: past inputs of the convolution, and the state before and after."""
+    state = _number("linear_value_heads") * _number("linear_value_dim") * _number("linear_key_dim")
+    past = (_number("conv_kernel") - 1).clip(0) * channels()
+    return pl.when(pl.col("mixer") == "linear").then(past + 2 * state).otherwise(0.0)
+
+
+def copied_state_floats() -> tuple[pl.Expr, pl.Expr]:
+    """What devices hold more where two of a pipeline part behind a Mamba block: four copies of rows that
+    cross over, on the device before and on the one behind.
+
+    Mamba-1: inner rows before, two behind. Mamba-2 in blocks of its own without
+    experts anywhere: inner rows before, input projections behind.
     """
     inner = _number("mamba_inner")
     first = (pl.col("mixer") == "mamba") & ~_is_second_mamba()
-    second = (pl.col("mixer") == "mamba") & (pl.col("ffn") == "none") & _is_second_mamba()
-    alone = second & ~(pl.col("ffn") == "moe").any().over("model")
-    beside = (pl.col("mixer") != "mamba") & _is_second_mamba()
-    here = (
-        pl.when(first | alone).then(4 * inner).when(beside).then(_number("hidden_size")).otherwise(0.0)
-    )  # fmt: skip
-    later = pl.when(first).then(8 * inner).when(alone).then(4 * projection_floats()).otherwise(0.0)
-    return here, later
+    routes = (pl.col("ffn") == "moe").any().over("model")
+    second = (pl.col("mixer") == "mamba") & (pl.col("ffn") == "none") & _is_second_mamba() & ~routes
+    before = pl.when(first | second).then(inner).otherwise(0.0)
+    behind = pl.when(first).then(2 * inner).when(second).then(projection_floats()).otherwise(0.0)
+    return PIPELINE_COPIES * before, PIPELINE_COPIES * behind
+
+
+def _by_layer(of: pl.Expr) -> pl.Expr:
+    """One entry per layer of the model, in order."""
+    return of.repeat_by(pl.col("n_layers").cast(pl.Int64)).explode()
+
+
+def _counted(of: pl.Expr) -> pl.Expr:
+    """How many of the layers before each position are such layers: one entry more than layers."""
+    return pl.concat([pl.lit(pl.Series([0], dtype=pl.Int64)), _by_layer(of.cast(pl.Int64)).cum_sum()])
 
 
 def compute_shapes(cached: pl.LazyFrame) -> pl.LazyFrame:
@@ -263,9 +285,10 @@ def compute_shapes(cached: pl.LazyFrame) -> pl.LazyFrame:
     feeds = pl.max_horizontal(dense_floats(), routed_floats(kept) + _projected_rows(), shared_floats())
     first, later = staged_routed_floats(kept)
     staged = [pl.max_horizontal(dense_floats(), of, _staged_shared_floats(kept)) for of in (first, later)]
-    first_state, later_state = copied_state_floats()
+    crossing_before, crossing_behind = copied_state_floats()
     indexed = _number("index_head_dim") > 0
     attends = pl.col("mixer").is_in(["full", "sliding", "chunked", "mla"])
+    windowed = attends & pl.col("used_window_tokens").is_not_null()
     return (
         cached.with_columns(attention=attention)
         .with_columns(widest_attention=_rows_of_attention(pl.col("attention").max().over("model")))
@@ -290,8 +313,14 @@ def compute_shapes(cached: pl.LazyFrame) -> pl.LazyFrame:
             + (2 + pl.col("extra_rows").first()) * pl.col("hidden_size").first(),
             later_feed_floats=staged[1].max() + kept.first()
             + (2 + pl.col("extra_rows").first()) * pl.col("hidden_size").first(),
-            first_state_floats=first_state.max(),
-            later_state_floats=later_state.max(),
+            crossing_before=_by_layer(crossing_before),
+            crossing_behind=_by_layer(crossing_behind),
+            whole_layers=_counted(attends & ~windowed),
+            window_layers=_counted(windowed),
+            unit_count=pl.col("all_layers").first() + 1,
+            counted_layers=pl.col("n_layers").sum().cast(pl.Int64),
+            scan_floats=scan_floats().max(),
+            scan_slot_floats=scan_slot_floats().max(),
             absorbed_floats=pl.when("is_latent").then(absorbed_floats()).otherwise(0.0).max(),
             recurrent_floats=recurrent_floats().max(),
             recurrent_slot_floats=recurrent_slot_floats().max(),
@@ -447,7 +476,8 @@ def fused_bytes(stage: Stage = "only") -> pl.Expr:
     recurrent = ubatch * (pl.col("recurrent_floats") + position_floats()) + slots * pl.col(
         "recurrent_slot_floats"
     )
-    widest = pl.max_horizontal(ubatch * layer_floats(stage), recurrent)
+    scan = ubatch * (pl.col("scan_floats") + position_floats()) + slots * pl.col("scan_slot_floats")
+    widest = pl.max_horizontal(ubatch * layer_floats(stage), recurrent, scan)
     known = ubatch * pl.col("layer_floats") + slots * pl.col("slot_floats").fill_null(0.0)
     floats = pl.when(pl.col("layer_floats").is_not_null()).then(known).otherwise(widest)
     return F32_BYTES * (floats + ubatch * mask_floats()) + rotation_bytes()
@@ -522,9 +552,12 @@ def mask_bytes() -> pl.Expr:
 
 
 def fullest_compute_bytes() -> pl.Expr:
-    """Compute buffer of the device that needs most: the first or the last."""
+    """Compute buffer of the device that needs most: the first, the second, the last or the one before."""
     last = pl.col("n_gpus").cast(pl.Int64) - 1
-    return pl.max_horizontal(device_compute_bytes(pl.lit(0, pl.Int64)), device_compute_bytes(last))
+    second, before = pl.min_horizontal(pl.lit(1, pl.Int64), last), (last - 1).clip(0)
+    return pl.max_horizontal(
+        *(device_compute_bytes(device) for device in (pl.lit(0, pl.Int64), second, before, last))
+    )
 
 
 def device_compute_bytes(device: pl.Expr) -> pl.Expr:
@@ -540,40 +573,100 @@ def device_compute_bytes(device: pl.Expr) -> pl.Expr:
     indices = pl.when(fused).then(0.0).otherwise((PIPELINE_COPIES - 1) * transposed_floats())
     first = pl.coalesce(
         pl.when(fused).then("first_device_floats").otherwise("first_device_scores_floats"),
-        FIRST_DEVICE_ROWS * (1 + pl.col("position_rows")) * hidden + indices + pl.col("first_state_floats"),
+        FIRST_DEVICE_ROWS * (1 + pl.col("position_rows")) * hidden + indices,
     )
     later = pl.coalesce(
         pl.when(fused).then("last_device_floats").otherwise("last_device_scores_floats"),
-        pl.col("last_rows") * hidden + indices + pl.col("later_state_floats"),
+        pl.col("last_rows") * hidden + indices,
     )
     is_first, is_last = device == 0, device == pl.col("n_gpus") - 1
     copies = (PIPELINE_COPIES - 1) * (mask_bytes() + F32_BYTES * ubatch * position_floats())
     staged = (
-        pl.when(is_first).then(_staged("first")).otherwise(_staged("later"))
+        pl.when(is_first).then(_staged("first", device)).otherwise(_staged("later", device))
         + copies + F32_BYTES * ubatch * pl.when(is_first).then(first).otherwise(later)
+        + F32_BYTES * ubatch * crossing_floats(device) - absent_mask_bytes(device)
     )  # fmt: skip
     whole = pl.when(fused).then(0.0).otherwise(PIPELINE_COPIES * transposed_floats())
     logits = (
-        output_bytes() + copies + mask_bytes() + F32_BYTES * ubatch * (pl.col("last_rows") * hidden + whole + pl.col("later_state_floats"))
-    )
+        output_bytes() + copies + mask_bytes() - absent_mask_bytes(device)
+        + F32_BYTES * ubatch * (pl.col("last_rows") * hidden + whole + crossing_floats(device))
+    )  # fmt: skip
+    is_empty = first_unit(device) >= pl.col("counted_layers")
     return (
         pl.when(pl.col("n_gpus") == 1)
         .then(pl.max_horizontal(plain, output_bytes()))
+        .when(is_empty)
+        .then(output_bytes())
         .when(is_last)
         .then(pl.max_horizontal(staged, logits))
         .otherwise(staged)
     )
 
 
-def _staged(stage: Stage) -> pl.Expr:
+def _staged(stage: Stage, device: pl.Expr) -> pl.Expr:
     """Widest layer of one device of several; the one device's where a coefficient says what is added to it."""
     fused = pl.col("flash_attention")
     known = pl.coalesce(
         pl.when(fused).then(f"{NAMES[stage]}_device_floats").otherwise(f"{NAMES[stage]}_device_scores_floats"),
     ).is_not_null()
+    scores = pl.when(_has_layers("whole_layers", device) | _has_layers("window_layers", device))
     of_one = pl.when(fused).then(fused_bytes()).otherwise(score_bytes())
-    of_stage = pl.when(fused).then(fused_bytes(stage)).otherwise(score_bytes(stage))
+    of_stage = (
+        pl.when(fused).then(fused_bytes(stage))
+        .otherwise(scores.then(score_bytes(stage)).otherwise(unfused_bytes(stage)))
+    )  # fmt: skip
     return pl.when(known).then(of_one).otherwise(of_stage)
+
+
+def first_unit(device: pl.Expr) -> pl.Expr:
+    """First of the layers and the output that device number `device` of n_gpus holds."""
+    devices = pl.col("n_gpus").cast(pl.Int64)
+    return (device * pl.col("unit_count") + devices - 1) // devices
+
+
+def _end_layer(device: pl.Expr) -> pl.Expr:
+    return pl.min_horizontal(first_unit(device), "counted_layers")
+
+
+def _has_layers(counted: str, device: pl.Expr) -> pl.Expr:
+    """Whether the device holds a layer of those that `counted` counts."""
+    before, after = (pl.col(counted).list.get(_end_layer(at)) for at in (device, device + 1))
+    return after > before
+
+
+def crossing_floats(device: pl.Expr) -> pl.Expr:
+    """Rows copied four times where the device ends with, or begins behind, a Mamba block and no attention
+    follows it.
+    """
+    last = pl.col("n_gpus").cast(pl.Int64) - 1
+    before = _crossing("crossing_before", device + 1)
+    behind = _crossing("crossing_behind", device)
+    return pl.when(device < last).then(before).otherwise(0.0) + pl.when(device > 0).then(behind).otherwise(
+        0.0
+    )
+
+
+def _crossing(rows: str, device: pl.Expr) -> pl.Expr:
+    """Rows that cross to device number `device` from the one before."""
+    begins = _end_layer(device)
+    copied = pl.col(rows).list.get((begins - 1).clip(0), null_on_oob=True).fill_null(0.0)
+    kinds = [pl.col(name) for name in ("whole_layers", "window_layers")]
+    attends = [
+        kind.list.get(begins + 1, null_on_oob=True).fill_null(0) > kind.list.get(begins, null_on_oob=True)
+        for kind in kinds
+    ]
+    return pl.when(pl.any_horizontal(attends).fill_null(False)).then(0.0).otherwise(copied)
+
+
+def absent_mask_bytes(device: pl.Expr) -> pl.Expr:
+    """Masks of kinds of attention that no layer of the device has, all copies."""
+    window = window_cells(pl.col("used_window_tokens")).fill_null(0)
+    cells = (
+        pl.when(pl.col("attends") & ~_has_layers("whole_layers", device)).then(sequence_cells()).otherwise(0)
+        + pl.when(pl.col("attends") & ~_has_layers("window_layers", device)).then(window).otherwise(0)
+    )  # fmt: skip
+    size = pl.when("flash_attention").then(MASK_BYTES).otherwise(F32_BYTES)
+    return PIPELINE_COPIES * _number("ubatch_tokens") * size * cells
 
 
 def host_compute_bytes() -> pl.Expr:
