@@ -11,7 +11,7 @@ Sizes are counted in 4-byte floats: `*_floats` per micro-batch token, `slot_floa
 
 from __future__ import annotations
 
-from typing import Final, Literal
+from typing import Final
 
 import polars as pl
 
@@ -28,8 +28,6 @@ WINDOW_POSITION_FLOATS: Final = 4
 INDEXER_POSITION_FLOATS: Final = 32
 GATED_MATRICES: Final = 3
 ROTATION_WIDTH: Final = 64
-Stage = Literal["only", "first", "later"]  # the place of a device in a pipeline
-NAMES: Final = {"first": "first", "later": "last"}  # of a stage in the coefficients
 
 COEFFICIENTS: Final = (
     "layer_floats",
@@ -452,32 +450,36 @@ def sparse_floats() -> pl.Expr:
     )
 
 
-def layer_floats(stage: Stage = "only") -> pl.Expr:
-    """Floats per token of the widest layer with flash attention, masks left out, on the only, the first or a
-    later device.
+def layer_floats(device: pl.Expr | None = None) -> pl.Expr:
+    """Floats per token of the widest layer with flash attention, masks left out, on one device; or on
+    that device of several.
     """
-    feeds = {"only": "feed_floats", "first": "first_feed_floats", "later": "later_feed_floats"}
-    plain = pl.col(feeds[stage]) + position_floats()
+    feed, rope = pl.col("feed_floats"), pl.lit(0.0)
+    if device is not None:
+        place = pl.when(_stands_alone(device))
+        staged = pl.when(device == 0).then("first_feed_floats").otherwise("later_feed_floats")
+        feed = place.then("feed_floats").otherwise(staged)
+        first = (device == 0) & pl.col("routes")
+        rope = place.then(0.0).otherwise(pl.when(first).then("rope_floats").otherwise(0.0))
+    plain = feed + position_floats()
     per_layer = (
         pl.when(pl.col("per_layer_floats") > 0)
         .then(pl.col("per_layer_floats") + 6 * pl.col("hidden_size"))
         .otherwise(0.0)
     )
-    rope = pl.when("routes").then("rope_floats").otherwise(0.0)
-    absorbed = pl.col("absorbed_floats") + (rope if stage == "first" else 0.0)
-    dense = pl.max_horizontal(plain + per_layer, absorbed)
+    dense = pl.max_horizontal(plain + per_layer, pl.col("absorbed_floats") + rope)
     sparse = pl.when(pl.col("index_layers") > 0).then(sparse_floats()).otherwise(0.0)
     return pl.max_horizontal(dense, sparse)
 
 
-def fused_bytes(stage: Stage = "only") -> pl.Expr:
+def fused_bytes(device: pl.Expr | None = None) -> pl.Expr:
     """Buffer of one device with flash attention, logits left out; of several without the pipeline's rows."""
     ubatch, slots = _number("ubatch_tokens"), _number("slots")
     recurrent = ubatch * (pl.col("recurrent_floats") + position_floats()) + slots * pl.col(
         "recurrent_slot_floats"
     )
     scan = ubatch * (pl.col("scan_floats") + position_floats()) + slots * pl.col("scan_slot_floats")
-    widest = pl.max_horizontal(ubatch * layer_floats(stage), recurrent, scan)
+    widest = pl.max_horizontal(ubatch * layer_floats(device), recurrent, scan)
     known = ubatch * pl.col("layer_floats") + slots * pl.col("slot_floats").fill_null(0.0)
     floats = pl.when(pl.col("layer_floats").is_not_null()).then(known).otherwise(widest)
     return F32_BYTES * (floats + ubatch * mask_floats()) + rotation_bytes()
@@ -490,9 +492,9 @@ def score_cells() -> pl.Expr:
     return pl.max_horizontal(full, window).cast(pl.Float64)
 
 
-def score_bytes(stage: Stage = "only") -> pl.Expr:
-    """Buffer of one device without flash attention, logits left out: scores, queries, keys and values beside
-    two f32 masks, or the widest layer.
+def score_bytes() -> pl.Expr:
+    """Scores without flash attention beside queries, hidden rows, transposed indices and two f32 masks; none
+    without attention.
     """
     ubatch = _number("ubatch_tokens")
     attention = (
@@ -503,8 +505,7 @@ def score_bytes(stage: Stage = "only") -> pl.Expr:
     latent = pl.col("absorbed_floats") + copied_latent_floats()
     kept = pl.coalesce("score_floats", pl.when("is_latent").then(latent).otherwise(attention))
     scores = pl.when("attends").then(score_cells() + kept + POSITION_ROWS).otherwise(0.0)
-    attending = F32_BYTES * ubatch * (scores + mask_floats(F32_BYTES))
-    return pl.max_horizontal(attending, unfused_bytes(stage))
+    return F32_BYTES * ubatch * (scores + mask_floats(F32_BYTES))
 
 
 def copied_latent_floats() -> pl.Expr:
@@ -525,16 +526,16 @@ def transposed_floats() -> pl.Expr:
     return pl.when("is_latent").then(0.0).otherwise(2 * pl.col("value_width") * caches)
 
 
-def unfused_bytes(stage: Stage = "only") -> pl.Expr:
-    """Buffer of one device without flash attention where the feed-forward is the widest place.
+def unfused_bytes() -> pl.Expr:
+    """What the feed-forward as the widest place has more without flash attention than with it.
 
-    As with flash attention, with masks of 4 bytes and indices of transposed values; the attention output's
-    place lies in what the scores have left.
+    Masks of 4 bytes and indices of transposed values; the attention output's place lies in what the scores
+    have left.
     """
-    wider = F32_BYTES * _number("ubatch_tokens") * (mask_floats(F32_BYTES) - mask_floats())
+    ubatch = _number("ubatch_tokens")
     freed = pl.when("is_latent").then(0.0).otherwise(pl.col("kept_attention"))
     indices = pl.when("attends").then(transposed_floats() - freed).otherwise(0.0)
-    return fused_bytes(stage) + wider + F32_BYTES * _number("ubatch_tokens") * indices
+    return F32_BYTES * ubatch * (mask_floats(F32_BYTES) - mask_floats() + indices)
 
 
 def output_bytes() -> pl.Expr:
@@ -552,12 +553,10 @@ def mask_bytes() -> pl.Expr:
 
 
 def fullest_compute_bytes() -> pl.Expr:
-    """Compute buffer of the device that needs most: the first, the second, the last or the one before."""
+    """Compute buffer of the device that needs most: the first, the last or the one before."""
     last = pl.col("n_gpus").cast(pl.Int64) - 1
-    second, before = pl.min_horizontal(pl.lit(1, pl.Int64), last), (last - 1).clip(0)
-    return pl.max_horizontal(
-        *(device_compute_bytes(device) for device in (pl.lit(0, pl.Int64), second, before, last))
-    )
+    devices = (pl.lit(0, pl.Int64), (last - 1).clip(0), last)
+    return pl.max_horizontal(*(device_compute_bytes(device) for device in devices))
 
 
 def device_compute_bytes(device: pl.Expr) -> pl.Expr:
@@ -568,8 +567,12 @@ def device_compute_bytes(device: pl.Expr) -> pl.Expr:
     others). Without flash attention every device also holds index copies of the transposed values.
     """
     hidden, ubatch = pl.col("hidden_size"), _number("ubatch_tokens")
-    plain = pl.when("flash_attention").then(fused_bytes()).otherwise(score_bytes())
-    fused = pl.col("flash_attention")
+    fused, n_gpus = pl.col("flash_attention"), pl.col("n_gpus")
+    attends = _has_layers("whole_layers", device) | _has_layers("window_layers", device)
+    scores = pl.when(~fused & (attends | (n_gpus == 1))).then(score_bytes()).otherwise(0.0)
+    plain = pl.max_horizontal(
+        fused_bytes(device) + pl.when(fused).then(0.0).otherwise(unfused_bytes()), scores
+    )
     indices = pl.when(fused).then(0.0).otherwise((PIPELINE_COPIES - 1) * transposed_floats())
     first = pl.coalesce(
         pl.when(fused).then("first_device_floats").otherwise("first_device_scores_floats"),
@@ -579,43 +582,31 @@ def device_compute_bytes(device: pl.Expr) -> pl.Expr:
         pl.when(fused).then("last_device_floats").otherwise("last_device_scores_floats"),
         pl.col("last_rows") * hidden + indices,
     )
-    is_first, is_last = device == 0, device == pl.col("n_gpus") - 1
-    copies = (PIPELINE_COPIES - 1) * (mask_bytes() + F32_BYTES * ubatch * position_floats())
-    staged = (
-        pl.when(is_first).then(_staged("first", device)).otherwise(_staged("later", device))
-        + copies + F32_BYTES * ubatch * pl.when(is_first).then(first).otherwise(later)
-        + F32_BYTES * ubatch * crossing_floats(device) - absent_mask_bytes(device)
-    )  # fmt: skip
+    crossing = F32_BYTES * ubatch * crossing_floats(device) - absent_mask_bytes(device)
+    copies = (PIPELINE_COPIES - 1) * (mask_bytes() + F32_BYTES * ubatch * position_floats()) + crossing
+    staged = plain + copies + F32_BYTES * ubatch * pl.when(device == 0).then(first).otherwise(later)
     whole = pl.when(fused).then(0.0).otherwise(PIPELINE_COPIES * transposed_floats())
     logits = (
-        output_bytes() + copies + mask_bytes() - absent_mask_bytes(device)
-        + F32_BYTES * ubatch * (pl.col("last_rows") * hidden + whole + crossing_floats(device))
-    )  # fmt: skip
-    is_empty = first_unit(device) >= pl.col("counted_layers")
+        output_bytes() + copies + mask_bytes() + F32_BYTES * ubatch * (pl.col("last_rows") * hidden + whole)
+    )
     return (
-        pl.when(pl.col("n_gpus") == 1)
+        pl.when(n_gpus == 1)
         .then(pl.max_horizontal(plain, output_bytes()))
-        .when(is_empty)
+        .when(first_unit(device) >= pl.col("counted_layers"))
         .then(output_bytes())
-        .when(is_last)
+        .when(device == n_gpus - 1)
         .then(pl.max_horizontal(staged, logits))
         .otherwise(staged)
     )
 
 
-def _staged(stage: Stage, device: pl.Expr) -> pl.Expr:
-    """Widest layer of one device of several; the one device's where a coefficient says what is added to it."""
+def _stands_alone(device: pl.Expr) -> pl.Expr:
+    """Whether the layers of the device are those of one device: a coefficient says what is added to them."""
     fused = pl.col("flash_attention")
-    known = pl.coalesce(
-        pl.when(fused).then(f"{NAMES[stage]}_device_floats").otherwise(f"{NAMES[stage]}_device_scores_floats"),
-    ).is_not_null()
-    scores = pl.when(_has_layers("whole_layers", device) | _has_layers("window_layers", device))
-    of_one = pl.when(fused).then(fused_bytes()).otherwise(score_bytes())
-    of_stage = (
-        pl.when(fused).then(fused_bytes(stage))
-        .otherwise(scores.then(score_bytes(stage)).otherwise(unfused_bytes(stage)))
-    )  # fmt: skip
-    return pl.when(known).then(of_one).otherwise(of_stage)
+    first = pl.when(fused).then("first_device_floats").otherwise("first_device_scores_floats")
+    later = pl.when(fused).then("last_device_floats").otherwise("last_device_scores_floats")
+    added = pl.when(device == 0).then(first).otherwise(later)
+    return (pl.col("n_gpus") == 1) | added.is_not_null()
 
 
 def first_unit(device: pl.Expr) -> pl.Expr:
