@@ -101,7 +101,10 @@ def memory_plan_residuals(
     weights = plan_weights.planned_weights(
         memory_plans,
         grid_tables.census(grid_tables.in_text(tensors)),
-        *(grid_tables.in_text(of) for of in (quantize_facts, gguf_mix_rules, gguf_fallbacks, quants)),
+        grid_tables.in_text(quantize_facts),
+        grid_tables.in_text(gguf_mix_rules),
+        grid_tables.in_text(gguf_fallbacks),
+        grid_tables.in_text(quants),
         grid_tables.in_text(gguf_files),
     )
     return plans.memory_plan_residuals(
