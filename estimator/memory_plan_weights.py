@@ -9,9 +9,7 @@ import polars as pl
 from estimator.gguf_files import device_bytes
 
 HOST: Final = "host"
-MXFP4_SOURCE: Final = (
-    "source MXFP4"  # converted from a checkpoint with MXFP4 experts as they are
-)
+MXFP4_SOURCE: Final = "source MXFP4"  # converted from a checkpoint with MXFP4 experts as they are
 MXFP4_FILE: Final = "gguf/mxfp4_bf16"
 PLANNED_FILE: Final = ("model", "weights", "prediction_layers", "n_gpus", "device")
 DIFFERENCES: Final = ("none", "no_file_type", "vocabulary", "layers")
