@@ -11,6 +11,7 @@ from estimator.llama_cpp_compute import (
     with_coefficients,
 )
 from estimator.llama_cpp_context import SETTINGS, context_bytes, with_llama_cpp_layers
+from estimator.memory_plan_weights import EXACT_MIB, weights_difference
 
 BYTES_PER_MIB = 2**20
 FRAMEWORK = "llama.cpp"
@@ -23,12 +24,16 @@ DECIMALS = 4
 
 
 def memory_plan_residuals(
-    plans: pl.LazyFrame, layers: pl.LazyFrame, coefficients: pl.LazyFrame, kv_dtypes: pl.LazyFrame
+    plans: pl.LazyFrame,
+    layers: pl.LazyFrame,
+    coefficients: pl.LazyFrame,
+    kv_dtypes: pl.LazyFrame,
+    weights: pl.LazyFrame,
 ) -> pl.LazyFrame:
     """The table `memory_plan_residuals`: one row per planned device, estimates in MiB and their errors.
 
-    `plans`, `layers` (`llama_cpp_layers`), `coefficients` (`llama_cpp_compute`) and `kv_dtypes`: the tables.
-    Weights are not estimated yet: their estimate is empty.
+    `plans`, `layers` (`llama_cpp_layers`), `coefficients` (`llama_cpp_compute`) and `kv_dtypes`: the tables;
+    `weights`: from `memory_plan_weights.planned_weights`.
     """
     densities = kv_dtypes.filter(pl.col("framework") == FRAMEWORK).select(
         "kv_dtype", "k_bytes_per_element", "v_bytes_per_element"
@@ -54,13 +59,20 @@ def memory_plan_residuals(
     ]
     return (
         pl.concat(parts)
+        .with_columns(file=pl.col("prediction_layers").cast(pl.String))
+        .join(
+            weights.rename({"prediction_layers": "file", "device": "plan_device"}),
+            on=["model", "weights", "file", "n_gpus", "plan_device"],
+            how="left",
+        )
         .select(
             *(name for name in PLAN_KEY if name not in ("flash_attention", "device")),
             quant="quant",
             flash_attention="flash",
             device="plan_device",
             weights_mib="weights_mib",
-            weights_estimated_mib=pl.lit(None, pl.Float64),
+            weights_estimated_mib=_mib("weights_bytes"),
+            weights_error_mib=(_mib("weights_bytes") - pl.col("weights_mib")).round(DECIMALS),
             context_mib="context_mib",
             context_estimated_mib=_mib("context_bytes"),
             context_error_mib=(_mib("context_bytes") - pl.col("context_mib")).round(DECIMALS),
@@ -69,6 +81,7 @@ def memory_plan_residuals(
             compute_error_percent=(100 * (_mib("compute_bytes") / pl.col("compute_mib") - 1)).round(DECIMALS),
             citation="citation",
         )
+        .with_columns(weights_difference=weights_difference())
         .sort(PLAN_KEY)
     )
 
@@ -96,7 +109,8 @@ def _estimated(asked: pl.LazyFrame, layers: pl.LazyFrame, coefficients: pl.LazyF
 
 
 def memory_plan_accuracy(residuals: pl.LazyFrame, models: pl.LazyFrame) -> pl.LazyFrame:
-    """The table `memory_plan_accuracy`: how far context and compute memory are from the planner, in slices.
+    """The table `memory_plan_accuracy`: how far weights, context and compute memory are from the planner, in
+    slices.
 
     `residuals`: the table `memory_plan_residuals`; `models`: model, model_type.
     """
@@ -110,6 +124,11 @@ def memory_plan_accuracy(residuals: pl.LazyFrame, models: pl.LazyFrame) -> pl.La
         .then(pl.lit("per token"))
         .otherwise(pl.lit("per slot")),
         "kv_dtype": pl.col("kv_dtype").cast(pl.String),
+        "device_by_flash_attention": pl.concat_str(
+            pl.when(on_host).then(pl.lit("host")).otherwise(pl.lit("gpu")),
+            pl.lit(", "),
+            pl.col("flash_attention").cast(pl.String),
+        ),
         "device": pl.when(on_host).then(pl.lit("host")).otherwise(pl.lit("gpu")),
         "model_type": pl.col("model_type"),
     }
@@ -117,12 +136,16 @@ def memory_plan_accuracy(residuals: pl.LazyFrame, models: pl.LazyFrame) -> pl.La
 
 
 def _slice(rows: pl.LazyFrame, name: str, value: pl.Expr) -> pl.LazyFrame:
+    weights = pl.col("weights_error_mib").abs()
     context, compute = pl.col("context_error_mib").abs(), pl.col("compute_error_percent").abs()
     return (
         rows.group_by(value=value)
         .agg(
             n_plans=pl.len().cast(pl.Int32),
             n_models=pl.col("model").n_unique().cast(pl.Int32),
+            n_weights=weights.count().cast(pl.Int32),
+            weights_exact_percent=(100 * (weights <= EXACT_MIB).mean()).round(2),
+            weights_largest_error_mib=weights.max(),
             context_within_percent=(100 * (context <= 0.1).mean()).round(2),
             context_largest_error_mib=context.max(),
             compute_median_error_percent=compute.median().round(DECIMALS),

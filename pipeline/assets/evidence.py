@@ -10,6 +10,7 @@ from estimator import file_size_accuracy as sizes_judged
 from estimator import file_size_residuals as sizes_beside
 from estimator import memory_accuracy as memory_judged
 from estimator import memory_plan_residuals as plans
+from estimator import memory_plan_weights as plan_weights
 from estimator import memory_residuals as memory_beside
 from estimator import residuals, system_memory
 from estimator import rule_of_thumb as page
@@ -93,11 +94,30 @@ def memory_plan_residuals(
     llama_cpp_layers: pl.LazyFrame,
     llama_cpp_compute: pl.LazyFrame,
     kv_dtypes: pl.LazyFrame,
+    tensors: pl.LazyFrame,
+    quantize_facts: pl.LazyFrame,
+    gguf_mix_rules: pl.LazyFrame,
+    gguf_fallbacks: pl.LazyFrame,
+    quants: pl.LazyFrame,
+    gguf_files: pl.LazyFrame,
 ) -> pl.LazyFrame:
-    """Context memory and compute buffers estimated for every row of llama.cpp's planner, beside its
+    """Weights, context memory and compute buffers estimated for every row of llama.cpp's planner, beside its
     answer."""
+    weights = plan_weights.planned_weights(
+        memory_plans,
+        grid_tables.census(grid_tables.in_text(tensors)),
+        grid_tables.in_text(quantize_facts),
+        grid_tables.in_text(gguf_mix_rules),
+        grid_tables.in_text(gguf_fallbacks),
+        grid_tables.in_text(quants),
+        grid_tables.in_text(gguf_files),
+    )
     return plans.memory_plan_residuals(
-        memory_plans, grid_tables.in_text(llama_cpp_layers), llama_cpp_compute, grid_tables.in_text(kv_dtypes)
+        memory_plans,
+        grid_tables.in_text(llama_cpp_layers),
+        llama_cpp_compute,
+        grid_tables.in_text(kv_dtypes),
+        weights.collect().lazy(),
     )
 
 

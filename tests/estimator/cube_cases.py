@@ -49,7 +49,7 @@ LLAMA_CPP_LAYER: dict[str, Any] = {
     "ffn_size": 14336, "ffn_matrices": 3, "n_experts_used": None, "expert_ffn_size": None,
     "expert_input_size": None, "shared_ffn_size": None, "per_layer_input_size": None, "uses_window": False,
     "caches_latent": True, "attention_rows": "heads", "rotated_attention": "serial", "extra_rows": 0,
-    "output_rows": 0, "last_rows": 8,
+    "output_rows": 0, "last_rows": 8, "score_query_rows": 2, "score_hidden_rows": 2,
 }  # fmt: skip
 _LLAMA_CPP_SCHEMA = {
     name: pl.String()

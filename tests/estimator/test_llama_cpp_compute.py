@@ -41,6 +41,22 @@ STARCODER2_3B = {"hidden_size": 3072, "n_heads": 24, "n_kv_heads": 2, "ffn_size"
 MLA = {"mixer": "mla", "n_layers": 61, "hidden_size": 7168, "n_heads": 128, "n_kv_heads": None,
        "k_head_dim": 192, "v_head_dim": 128, "latent_dim": 576, "kv_latent_dim": 512, "qk_rope_dim": 64,
        "q_latent_dim": 1536, "ffn_size": 18432, "vocab_size": 129_280}  # fmt: skip
+DEEPSEEK_V3 = (
+    {**MLA, "n_layers": 3},
+    {**MLA, "group": 1, "n_layers": 58, "ffn": "moe", "ffn_size": None, "n_experts_used": 8,
+     "expert_ffn_size": 2048, "shared_ffn_size": 2048},
+)  # fmt: skip
+HY3 = {**MOE, "n_layers": 79, "n_heads": 64, "n_experts_used": 8, "expert_ffn_size": 1536,
+       "shared_ffn_size": 1536, "vocab_size": 120_832}  # fmt: skip
+PHI_4 = {"n_layers": 40, "hidden_size": 5120, "n_heads": 40, "n_kv_heads": 10, "ffn_size": 17920,
+         "vocab_size": 100_352, "attention_rows": "none", "score_query_rows": 1,
+         "score_hidden_rows": 1}  # fmt: skip
+GEMMA_2 = {"n_layers": 26, "hidden_size": 2304, "n_heads": 8, "n_kv_heads": 4, "k_head_dim": 256,
+           "v_head_dim": 256, "ffn_size": 9216, "vocab_size": 256_000}  # fmt: skip
+GEMMA_2_2B = (
+    {**GEMMA_2, "n_layers": 13, "mixer": "sliding", "window_tokens": 4096, "uses_window": True},
+    {**GEMMA_2, "group": 1, "n_layers": 13},
+)
 DEEPSEEK_V32 = {**MLA, "index_n_heads": 64, "index_head_dim": 128, "selected_tokens": 2048}
 PHI3 = {"hidden_size": 3072, "k_head_dim": 96, "v_head_dim": 96, "n_kv_heads": 32, "ffn_size": 8192,
         "vocab_size": 32064, "attention_rows": "none"}  # fmt: skip
@@ -71,6 +87,21 @@ def planned(
         pytest.param(({},), {"context_tokens": 32768}, 140.01, id="llama-3.1-8b-32k"),
         pytest.param(({},), {"outputs": 2048}, 258.5, id="llama-3.1-8b-logits-of-every-token"),
         pytest.param(({},), {"flash_attention": False}, 564.0, id="llama-3.1-8b-without-flash-attention"),
+        pytest.param(
+            ({},),
+            {
+                "flash_attention": False,
+                "context_tokens": 2048,
+                "ubatch_tokens": 256,
+                "slots": 2,
+                "kv_unified": False,
+                "outputs": 2,
+            },
+            53.003,
+            id="few-cells-without-flash-attention",
+        ),
+        pytest.param((PHI_4,), {"flash_attention": False, "slots": 1}, 681.006, id="fused-projection-scores"),
+        pytest.param(GEMMA_2_2B, {"flash_attention": False, "slots": 1}, 178.01, id="two-caches-scores"),
         pytest.param((LLAMA_70B,), {"context_tokens": 32768, "slots": 1}, 248.01, id="llama-3.1-70b-32k"),
         pytest.param((QWEN3_0_6B,), {"flash_attention": False}, 288.006, id="qwen3-0.6b-scores"),
         pytest.param((QWEN3_30B,), {}, 92.01, id="experts-3p-q"),
@@ -81,7 +112,7 @@ def planned(
         pytest.param(GEMMA_3_27B, {"context_tokens": 32768}, 191.518, id="gemma-3-27b-four-slots"),
         pytest.param((STARCODER2_3B,), {}, 50.01, id="without-gate"),
         pytest.param((PHI3,), {"slots": 1}, 68.01, id="fused-projection"),
-        pytest.param((MLA,), {}, 386.006, id="absorbed-latents"),
+        pytest.param(DEEPSEEK_V3, {}, 386.006, id="absorbed-latents"),
         pytest.param((DEEPSEEK_V32,), {"slots": 1}, 627.07, id="indexer-8k"),
         pytest.param((DEEPSEEK_V32,), {"slots": 1, "context_tokens": 32768}, 784.07, id="indexer-32k"),
         pytest.param((DEEPSEEK_V32,), {"slots": 1, "context_tokens": 131_072}, 1123.07, id="indexer-128k"),
@@ -103,6 +134,36 @@ def test_two_devices_against_the_planner() -> None:
     assert found["gpu1"] / MIB == pytest.approx(472.04, abs=0.05)
     assert found["fullest"] == found["gpu1"]
     assert planned(*GEMMA_3_27B, n_gpus=2)["gpu1"] / MIB == pytest.approx(289.07, abs=0.05)
+
+
+def test_shared_experts_in_a_pipeline_against_the_planner() -> None:
+    """Hy3 of 79 layers with attention narrower than two hidden rows: 232.04 and 256.04 MiB."""
+    found = planned(HY3, n_gpus=2, slots=1, outputs=1)
+    assert found["gpu0"] == pytest.approx(243_310_592, rel=0.0002)
+    assert found["gpu1"] == pytest.approx(268_476_544, rel=0.0002)
+
+
+def test_rows_cross_behind_a_mamba_block() -> None:
+    """Mamba-2.8B on two devices: 120.4 and 180.4 MiB."""
+    found = planned(MAMBA_2_8B, n_gpus=2, slots=1, outputs=1)
+    assert found["gpu0"] == pytest.approx(126_279_808, rel=0.008)
+    assert found["gpu1"] == pytest.approx(189_112_576, rel=0.008)
+
+
+def test_a_device_with_the_output_alone_holds_logits() -> None:
+    """Six layers and the output are seven units: the fourth device has the last of them."""
+    found = planned({"n_layers": 6}, n_gpus=4, slots=1, outputs=1)
+    assert found["gpu3"] == 4 * (128_256 + 4096)
+
+
+def test_a_device_without_attention_has_no_masks() -> None:
+    """The first of two devices has Mamba layers alone."""
+    mamba = {**MAMBA_2_8B, "n_layers": 8, "hidden_size": 4096, "mamba_inner": 8192}
+    with_masks, without = (
+        planned(mamba, {"group": 1, "n_layers": 7}, n_gpus=2, context_tokens=cells) for cells in (8192, 4096)
+    )
+    assert with_masks["gpu0"] == without["gpu0"]
+    assert with_masks["gpu1"] - without["gpu1"] == 4 * 2 * 512 * 4096
 
 
 def test_llama_3_1_8b_by_hand() -> None:
@@ -170,7 +231,7 @@ def test_coefficients_take_the_place_of_parts() -> None:
     assert plain["gpu0"] - moved["gpu0"] == 16 * 512 * 4096
     assert plain["gpu1"] - moved["gpu1"] == 28 * 512 * 4096
     scores = planned({}, flash_attention=False, coefficients={"score_floats": 1000.0})["gpu0"]
-    assert scores == 4 * 512 * (32 * 8192 + 1000) + 4 * 512 * 8192
+    assert scores == 4 * 512 * (32 * 8192 + 1000 + 3) + 4 * 512 * 8192
 
 
 def test_scores_are_those_of_the_layer_with_most() -> None:
@@ -180,7 +241,7 @@ def test_scores_are_those_of_the_layer_with_most() -> None:
         {"group": 1, "n_heads": 48},
     )
     found = planned(*layers, slots=1, flash_attention=False, coefficients={"score_floats": 0.0})["gpu0"]
-    assert found == 4 * 512 * 48 * 8192 + 4 * 512 * (8192 + 1024)
+    assert found == 4 * 512 * (48 * 8192 + 3) + 4 * 512 * (8192 + 1024)
 
 
 @settings(max_examples=25, deadline=None)

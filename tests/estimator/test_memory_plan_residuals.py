@@ -9,6 +9,7 @@ import pytest
 
 from estimator.llama_cpp_compute import COEFFICIENTS
 from estimator.memory_plan_residuals import memory_plan_accuracy, memory_plan_residuals
+from estimator.memory_plan_weights import PLANNED_FILE
 from tests.estimator.cube_cases import DENSE, llama_cpp_frame, model_frame
 
 PLAN: dict[str, Any] = {
@@ -26,7 +27,11 @@ NO_COEFFICIENTS = pl.LazyFrame(schema={"model": pl.String(), **dict.fromkeys(COE
 
 def residuals(*plans: dict[str, Any], **layer: Any) -> pl.DataFrame:
     frame = pl.LazyFrame([{**PLAN, **plan} for plan in plans])
-    return memory_plan_residuals(frame, llama_cpp_frame(layer), NO_COEFFICIENTS, KV_DTYPES).collect()
+    known = frame.select(*PLANNED_FILE, weights_bytes=pl.lit(4156 * 2**20)).unique()
+    return memory_plan_residuals(
+        frame.with_columns(pl.col("n_gpus").cast(pl.Int64)), llama_cpp_frame(layer), NO_COEFFICIENTS,
+        KV_DTYPES, known.filter(pl.col("weights") == "Q4_K_M"),
+    ).collect()  # fmt: skip
 
 
 def test_a_run_of_one_device() -> None:
@@ -37,8 +42,18 @@ def test_a_run_of_one_device() -> None:
     assert gpu["compute_estimated_mib"] == pytest.approx(116.01, abs=0.001)
     assert abs(gpu["compute_error_percent"]) < 0.01
     assert abs(on_host["compute_error_percent"]) < 0.02
-    assert gpu["weights_estimated_mib"] is None
-    assert gpu["weights_mib"] == 4155.992
+    assert (gpu["weights_estimated_mib"], gpu["weights_error_mib"]) == (4156.0, 0.008)
+
+
+def test_a_difference_of_weights_is_explained() -> None:
+    host = {"device": "host", "weights_mib": 281.812}
+    rows = residuals({}, {"weights_mib": 4150.0, "prediction_layers": "kept"}, {"weights": "by hand"})
+    assert set(rows.select("weights", "prediction_layers", "weights_difference").rows()) == {
+        ("Q4_K_M", "left_out", "none"), ("Q4_K_M", "kept", "layers"), ("by hand", "left_out", "no_file_type"),
+    }  # fmt: skip
+    assert rows.filter(weights="by hand").item(0, "weights_estimated_mib") is None
+    split = residuals({"weights_mib": 4150.0}, host)
+    assert split.get_column("weights_difference").to_list() == ["vocabulary", "vocabulary"]
 
 
 def test_every_device_of_a_split_has_its_own_estimate() -> None:
@@ -78,6 +93,7 @@ def test_accuracy_counts_slices() -> None:
     assert (whole["n_plans"], whole["n_models"]) == (2, 1)
     assert (whole["context_within_percent"], whole["compute_within_percent"]) == (50.0, 50.0)
     assert whole["context_largest_error_mib"] == 1.0
+    assert (whole["n_weights"], whole["weights_exact_percent"]) == (2, 100.0)
     outputs = found.filter(pl.col("slice") == "outputs")
     assert outputs.select("value", "compute_within_percent").rows() == [
         ("per slot", 100.0),

@@ -54,6 +54,7 @@ def test_architectures_without_a_table_have_the_defaults() -> None:
     assert found["llama"] == {
         "uses_window": False, "caches_latent": True, "keeps_prediction": False, "attention_rows": "heads",
         "rotated_attention": "serial", "extra_rows": 0, "output_rows": 0, "last_rows": 8,
+        "score_query_rows": 2, "score_hidden_rows": 2,
     }  # fmt: skip
 
 

@@ -30,6 +30,8 @@ class LlamaCppTraits:
     extra_rows: int = 0
     output_rows: int = 0
     last_rows: int = 8
+    score_query_rows: int = 2
+    score_hidden_rows: int = 2
 
 
 def read_llama_cpp_traits(text: str) -> dict[str, LlamaCppTraits]:
